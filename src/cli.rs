@@ -29,8 +29,8 @@ use crate::help;
 
 /// Container toolkit for kernel-bypass networking
 ///
-/// Finds Onload, TCPDirect, RDMA, vfio and hugepages on this host, and writes CDI specifications
-/// that give them to containers: docker run --device onload.dev/nic=all.
+/// Finds Onload, TCPDirect, RDMA, vfio and hugepages on this host, and writes CDI specifications that provide them to
+/// containers: docker run --device onload.dev/nic=all.
 #[derive(Debug, Parser)]
 #[command(name = "onload-ctk", version, max_term_width = 100)]
 #[command(after_long_help = exit::summary())]
@@ -42,7 +42,7 @@ pub struct Cli {
     pub format: ListFormat,
     #[command(flatten)]
     pub global: GlobalArgs,
-    /// What to do; none shows where this host stands.
+    /// The command. Without one, an overview of this host is shown.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -80,7 +80,7 @@ impl Cli {
     }
 }
 
-/// What the variables of the flags of every command begin with.
+/// The prefix of the variables of all flags.
 const PREFIX: &str = "ONLOAD_CTK";
 /// The variable of `--color`.
 const COLOR_VARIABLE: &str = "ONLOAD_CTK_COLOR";
@@ -105,8 +105,8 @@ fn add_variable(prefix: &str, argument: Arg) -> Arg {
     }
 }
 
-/// What clap says of a command line that it does not understand, as one line: the reason, what clap takes the word
-/// for, and the usage. None where it is help, which was asked for or is the answer to a command without its subcommand.
+/// Returns clap's error for a wrong command line as one line: the reason, clap's suggestion, and the usage. Returns
+/// `None` for help, which was requested or answers a command without its subcommand.
 pub fn format_usage_error(error: &clap::Error) -> Option<String> {
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help || !error.use_stderr() {
@@ -135,7 +135,7 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
     Some(line)
 }
 
-/// What to write instead of a word that other programs understand.
+/// Returns our word for one that other programs accept.
 fn usual_word(reason: &str) -> Option<String> {
     let word = reason.split('\'').nth(1)?;
     let meant = match word {
@@ -151,8 +151,8 @@ fn usual_word(reason: &str) -> Option<String> {
     (reason.starts_with("un")).then(|| meant.to_owned())
 }
 
-/// The colours of help and of lines that clap does not understand: they are printed before, or
-/// instead of, the flag's own reading. What is no word of `--color` counts as `auto`.
+/// Returns the colours of help and of clap's errors, which are printed before `--color` is parsed. An invalid value
+/// counts as `auto`.
 pub fn early_color() -> Color {
     let words: Vec<OsString> = std::env::args_os().collect();
     let variable = std::env::var_os(COLOR_VARIABLE);
@@ -222,9 +222,9 @@ pub enum Command {
     Discover(DiscoverArgs),
     /// Show whether each container is using its devices
     ///
-    /// Shows each container, of any engine, that has a device, asked for one or has libonload.so mapped, with a
-    /// verdict, the reason and what to do. It asks no engine and changes nothing. With CONTAINER the exit status is the
-    /// verdict on that container.
+    /// Shows each container, of any engine, that has a device, requests one or has libonload.so mapped, with a verdict,
+    /// the reason and what to do. It calls no engine and changes nothing. With CONTAINER the exit status is the verdict
+    /// on that container.
     #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES]))]
     Status(StatusArgs),
     /// Try a device: start a small container with it, and report whether it works
@@ -239,9 +239,9 @@ pub enum Command {
     Try(TryArgs),
     /// Check this host and suggest fixes
     ///
-    /// Checks modules, PCIe links, CPUs, huge pages, RDMA, specifications, file permissions, units, SELinux,
-    /// AppArmor and container engines. Each check says what it looked at; one that does not pass says which
-    /// command to run, or which line to write to which file. Nothing is changed.
+    /// Checks modules, PCIe links, CPUs, huge pages, RDMA, specifications, file permissions, units, SELinux, AppArmor
+    /// and container engines. Each check lists what it read; one that does not pass shows the command to run, or the
+    /// line to write to a file. Nothing is changed.
     #[command(add = FileList(&[CONFIGURATION, KERNEL, SPECIFICATIONS, READ_OF_ENGINES]))]
     Doctor(DoctorArgs),
     /// Print metrics of this host as OpenMetrics text
@@ -267,16 +267,16 @@ pub enum Command {
     /// Show what a container would get
     #[command(subcommand, add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
     Container(ContainerCommand),
-    /// Stop offering devices, show who holds them, and wait until they are free
+    /// Stop offering devices, show the containers that hold them, and wait until they are free
     ///
-    /// Before an upgrade of a driver or of firmware: no container gets a drained device any more, through any engine, and
-    /// one that asks for it is refused with the reason. Containers that have one keep it, and are listed with their engine;
-    /// with --wait the command returns when they have ended. A container that was created before and is started after still
-    /// gets its device if the class has no leases (nic, zf, profile, hugepages and others), except with docker's --device: docker
-    /// looks the name up at each start, and answers "unresolvable CDI devices". What is drained stays drained
-    /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot. The
-    /// classes nic, nic-plain, nic-nodes and zf are drained together: they are one driver. Without a name it shows what is
-    /// drained and who holds that.
+    /// For an upgrade of a driver or of firmware: no container gets a drained device, through any engine, and one that
+    /// requests it is rejected with the reason. Containers that have one keep it, and are listed with their engine;
+    /// with --wait the command returns when they have ended. A container that was created before and is started later
+    /// still gets its device if the class has no leases (nic, zf, profile, hugepages and others), except with docker's
+    /// --device: docker resolves the name at each start, and reports "unresolvable CDI devices". Devices stay drained
+    /// over a reboot and an upgrade of this package, until "onload-ctk undrain" or, with --until-reboot, the next boot.
+    /// The classes nic, nic-plain, nic-nodes and zf are drained together: they share a driver. Without a name it shows
+    /// the drained devices and their holders.
     #[command(add = FileList(&[DRAINED, CONFIGURATION, KERNEL, LEASES, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Drain(DrainArgs),
     /// Offer drained devices again
@@ -297,7 +297,7 @@ pub enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man(ManArgs),
-    /// Use a device that this container was given, and say what was seen
+    /// Use a device of this container, and report the result
     #[command(hide = true)]
     Probe(ProbeArgs),
 }
@@ -307,10 +307,10 @@ pub enum CdiCommand {
     /// Write specifications of the devices of this host
     #[command(add = FileList(&[CONFIGURATION, KERNEL, OWN_DEVICES, OWN_POOLS, MANIFEST]))]
     Generate(GenerateArgs),
-    /// List every device that an engine would see, by file
+    /// List every device that engines see, by file
     #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
     List(ListArgs),
-    /// Show what a container gets with some devices, and from which file
+    /// Show what devices provide to a container, and from which file
     #[command(add = FileList(&[CONFIGURATION, SPECIFICATIONS]))]
     Show(ShowArgs),
     /// Show what this host has, what "cdi generate" would write, and what a container gets. Writes nothing
@@ -384,26 +384,26 @@ pub struct ExplainArgs {
     after_long_help = "Example: onload-ctk drain rdma=mlx5_0 --reason \"firmware upgrade\" --wait --timeout 3600"
 )]
 pub struct DrainArgs {
-    /// A device or a pool as CLASS=NAME, a class, or the PCI address of a function, which stands for the devices on
-    /// it and on its virtual functions
+    /// A device or a pool as CLASS=NAME, a class, or the PCI address of a function, which means the devices on it and
+    /// on its virtual functions
     #[arg(value_name = "NAME", conflicts_with = "all", group = "targets")]
     pub names: Vec<String>,
     /// Drain every class
     #[arg(long, group = "targets")]
     pub all: bool,
-    /// Why, for everybody who asks for the device
+    /// Reason shown to anyone who requests the device
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// End with the next boot
+    /// Lift the drain at the next boot
     #[arg(long, requires = "targets")]
     pub until_reboot: bool,
-    /// Wait until no container holds any of it
+    /// Wait until no container uses the devices
     #[arg(long)]
     pub wait: bool,
     /// Wait at most this long [default: forever]
     #[arg(long, value_name = "SECONDS", requires = "wait", value_parser = parse_seconds)]
     pub timeout: Option<u64>,
-    /// Show what would be drained and who holds it, without draining it
+    /// Show what would be drained and its holders, without draining it
     #[arg(long)]
     pub dry_run: bool,
     /// Output format
@@ -414,10 +414,10 @@ pub struct DrainArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
 pub struct UndrainArgs {
-    /// What is drained, as for drain; a class offers its drained devices too
+    /// The drained device, pool or class, as for drain; a class includes its drained devices
     #[arg(value_name = "NAME", conflicts_with = "all", required_unless_present = "all")]
     pub names: Vec<String>,
-    /// Offer everything again
+    /// Offer all devices again
     #[arg(long)]
     pub all: bool,
     /// Show what would be offered again
@@ -439,9 +439,9 @@ pub enum LeaseCommand {
     /// Return interfaces left behind by exited containers to the host
     ///
     /// An interface that moved into a container returns to the host when the container ends. If that did not happen,
-    /// because the engine was killed or a process kept the container's network namespace open, this command returns
-    /// it, with its name, alternative names, hardware address, MTU, queue length, alias and flags as they were. The
-    /// next container that requests the interface does the same, and so does the udev rule when the kernel returns an
+    /// because the engine was killed or a process kept the container's network namespace open, this command returns it
+    /// and restores its name, alternative names, hardware address, MTU, queue length, alias and flags. The next
+    /// container that requests the interface does the same, and so does the udev rule when the kernel returns an
     /// interface. An RDMA device that moved returns in the same way, under its name.
     #[command(add = FileList(&[LEASES, KERNEL]))]
     #[command(after_long_help = "Example: onload-ctk lease restore")]
@@ -459,10 +459,10 @@ pub struct LeaseListArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk lease release vfio=0000:81:10.0 --force")]
 pub struct LeaseReleaseArgs {
-    /// The device, for instance vfio=0000:81:10.0
+    /// The device, for example vfio=0000:81:10.0
     #[arg(value_name = "CLASS=NAME")]
     pub device: String,
-    /// Required, since a lease normally ends with its container. Refused while the container runs
+    /// Required, because a lease normally ends with its container. Rejected while the container runs
     #[arg(long)]
     pub force: bool,
 }
@@ -478,9 +478,9 @@ pub enum HostCommand {
     /// Change this host to match config.toml
     ///
     /// Creates and binds virtual functions, reserves huge pages, registers interfaces with Onload and sets the RDMA
-    /// mode, as the sections sriov and host of config.toml say. Settings that match already are left alone, and nothing
-    /// that is leased or in use is taken away. The next run completes one that was interrupted. onload-host.service
-    /// runs it at boot.
+    /// mode, as the sections sriov and host of config.toml say. Settings that match already are not changed, and
+    /// nothing that is leased or in use is removed. An interrupted run is completed by the next one.
+    /// onload-host.service runs it at boot.
     #[command(add = FileList(&[CONFIGURATION, KERNEL, LEASES, HOST_UNIT]))]
     Apply(HostApplyArgs),
 }
@@ -506,7 +506,7 @@ pub enum RuntimeCommand {
     /// Enable CDI and the runtime "onload" in an engine, and set which classes annotations may request
     #[command(add = FileList(&[EDITED_OF_ENGINES, CONFIGURATION, CONTAINERS]))]
     Configure(ConfigureArgs),
-    /// Print the OCI runtime that onload-container-runtime becomes, for the package's removal
+    /// Print the OCI runtime that onload-container-runtime executes, for the package's removal
     #[command(hide = true)]
     Behind,
 }
@@ -540,7 +540,7 @@ pub struct DoctorArgs {
     /// Show only checks that found a problem
     #[arg(long)]
     pub problems: bool,
-    /// Show only these checks, for instance iommu,hugepages; the exit status is theirs
+    /// Show only these checks, for example iommu,hugepages, which determine the exit status
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide_possible_values = true, value_parser = check_parser())]
     pub check: Vec<String>,
 }
@@ -556,7 +556,7 @@ pub struct StatusArgs {
     /// Output format; json is an object with the list containers
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: ListFormat,
-    /// Show the status again every so many seconds: redrawn on a terminal, a line for each change otherwise
+    /// Repeat every SECONDS: redraw a terminal, or print a line for each change
     #[arg(
         long,
         value_name = "SECONDS",
@@ -573,10 +573,10 @@ pub struct StatusArgs {
     after_long_help = "Example: onload-ctk try nic=ens1\n         onload-ctk try vfio=0000:81:10.0 --engine podman"
 )]
 pub struct TryArgs {
-    /// The device, as in nic=ens1 or hugepages=2Mi
+    /// The device, for example nic=ens1 or hugepages=2Mi
     #[arg(value_name = "DEVICE")]
     pub device: String,
-    /// The engine [default: the first that can give devices]
+    /// The engine [default: the first that can provide devices]
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<TryEngine>,
     /// Output format
@@ -632,7 +632,7 @@ pub struct TopologyArgs {
 pub enum PictureFormat {
     /// Text for people.
     Text,
-    /// A picture to look at in a browser.
+    /// A picture for a browser.
     Svg,
     /// A JSON object for programs.
     Json,
@@ -655,7 +655,7 @@ pub struct GenerateArgs {
     /// Output file for one kind, without its pools; "-" writes all kinds to stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write or remove only these kinds, for instance nic,rdma [default: those in config.toml]
+    /// Write or remove only these kinds, for example nic,rdma [default: those in config.toml]
     #[arg(
         long,
         value_name = "KIND",
@@ -666,8 +666,8 @@ pub struct GenerateArgs {
     /// Format of the files
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = format_parser())]
     pub format: SpecFormat,
-    /// Newest CDI version that the engine can read, for instance 0.5.0. Specifications that need a newer one are
-    /// refused, except pools, which need 0.6.0 and are left out
+    /// Newest CDI version that the engine can read, for example 0.5.0. Specifications that need a newer one are
+    /// rejected, except pools, which need 0.6.0 and are omitted
     #[arg(long, value_name = "VERSION")]
     pub max_cdi_version: Option<String>,
     /// Print what would be done, and change nothing
@@ -676,7 +676,7 @@ pub struct GenerateArgs {
     /// Print what would change as a unified diff, and change nothing
     #[arg(long)]
     pub diff: bool,
-    /// Also replace onload.dev files that somebody else wrote or changed, or whose devices could not be read
+    /// Also replace onload.dev files that another program or user wrote or changed, or whose devices could not be read
     #[arg(long)]
     pub force: bool,
     /// Report what was done, or would be done; json is an object with the list files
@@ -685,8 +685,8 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// A flag takes precedence over the variable of the other place for the output, which clap's own conflicts do not
-    /// support. Without `--format` the name of the output file chooses the format.
+    /// A flag takes precedence over the variable of the other output flag, which clap's conflicts do not support.
+    /// Without `--format` the name of the output file chooses the format.
     fn resolve_output(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         let extension = self.output.as_deref().and_then(Path::extension).and_then(OsStr::to_str);
         if matches.value_source("format") == Some(ValueSource::DefaultValue)
@@ -738,7 +738,7 @@ pub struct ListArgs {
     after_long_help = "Example: onload-ctk cdi show onload.dev/nic=all onload.dev/rdma=mlx5_0"
 )]
 pub struct ShowArgs {
-    /// Devices to show, for instance onload.dev/nic=all
+    /// Devices to show, for example onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
     #[command(flatten)]
@@ -751,7 +751,7 @@ pub struct ShowArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk cdi preview onload.dev/nic=all")]
 pub struct Preview {
-    /// Devices that the container names, for instance onload.dev/nic=all
+    /// Devices that the container requests, for example onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
 }
@@ -783,7 +783,7 @@ pub struct ValidateArgs {
     after_long_help = "Example: onload-ctk cdi inject onload.dev/nic=all < config.json > new.json"
 )]
 pub struct InjectArgs {
-    /// Devices to apply, for instance onload.dev/nic=all
+    /// Devices to apply, for example onload.dev/nic=all
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
     #[command(flatten)]
@@ -798,18 +798,17 @@ pub struct ConfigureArgs {
     /// Container engine
     #[arg(long, value_name = "ENGINE", value_parser = engine_parser())]
     pub runtime: Engine,
-    /// Configuration file of the engine, if it is not the usual one: for rootless docker, or k3s, RKE2, k0s or MicroK8s
-    /// beside another containerd. A path on the host
+    /// Configuration file of the engine, if it is not the default: for rootless docker, or k3s, RKE2, k0s or MicroK8s
+    /// next to another containerd. A path on the host
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Also make "onload" the default runtime
     #[arg(long, conflicts_with = "remove")]
     pub set_default: bool,
-    /// Also turn on NRI in containerd or crio, for onload-nri, which serves annotations of pods that name no
-    /// runtime class
+    /// Also enable NRI in containerd or crio, for onload-nri, which serves annotations of pods without a runtime class
     #[arg(long, conflicts_with = "remove")]
     pub nri: bool,
-    /// Classes that annotations may request, in addition to those that config.toml allows already, for instance
+    /// Classes that annotations may request, in addition to those that config.toml allows already, for example
     /// nic,rdma. A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK
     #[arg(
         long,
@@ -821,14 +820,13 @@ pub struct ConfigureArgs {
     /// Print what would change as a unified diff, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Undo the changes: restore the file, or remove only the entries of onload-ctk if it was edited since.
-    /// config.toml is kept. While containers still use the runtime, its entry is kept, they are listed, and the exit
-    /// status is 1
+    /// Undo the changes: restore the file, or remove only the entries of onload-ctk if it has been edited. config.toml
+    /// is kept. While containers still use the runtime, its entry is kept, they are listed, and the exit status is 1
     #[arg(long, conflicts_with = "allow")]
     pub remove: bool,
-    /// Restart the engine if its configuration changed. Docker is only reloaded, unless CDI has to be turned on
-    /// (before docker 28.2, or if its file turns CDI off); a restart stops its containers unless live-restore is on.
-    /// If the service or a plugin of containerd then fails, the old file is restored
+    /// Restart the engine if its configuration changed. Docker is only reloaded, unless CDI must be enabled (before
+    /// docker 28.2, or if its file disables CDI); a restart stops its containers unless live-restore is on. If the
+    /// service or a plugin of containerd then fails, the old file is restored
     #[arg(long)]
     pub restart: bool,
 }
@@ -850,8 +848,8 @@ pub struct ManArgs {
     pub directory: PathBuf,
 }
 
-/// A word of `--kind`. It is read with the others, as the words of config.toml are; help, pages and
-/// completion list what it may be.
+/// A value of `--kind`, parsed together with the others, as in config.toml; help, man pages and completion list the
+/// possible values.
 #[derive(Clone, Copy, Debug)]
 struct KindParser;
 
@@ -873,7 +871,7 @@ impl TypedValueParser for KindParser {
     }
 }
 
-/// The name of a class, with the list of all for help, pages and completion.
+/// The name of a class, with the list of all classes for help, man pages and completion.
 #[derive(Clone, Copy, Debug)]
 struct ClassParser;
 
@@ -924,7 +922,7 @@ fn engine_parser() -> impl TypedValueParser<Value = Engine> {
     PossibleValuesParser::new(words).try_map(|word| {
         let mut engines = Engine::ALL.into_iter();
         let engine = engines.find(|engine| engine.name() == word);
-        engine.ok_or("there is no such engine")
+        engine.ok_or("unknown engine")
     })
 }
 

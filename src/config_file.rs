@@ -49,7 +49,7 @@ fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> anyhow::Result<Lock> {
         .with_context(|| format!("opening the directory of locks {}", path.display()))?;
     let kind = LockMode::Exclusive;
     Lock::acquire(locks, &path, LOCK_NAME, kind, COMMAND_TIMEOUT)
-        .context("locking the files of configuration")
+        .context("locking the configuration files")
 }
 
 #[derive(Debug)]
@@ -81,7 +81,10 @@ impl ConfigDir {
         let reading = || format!("reading {}", path.display());
         let unusual = |kind: &str| {
             let path = path.display();
-            anyhow!("reading {path}: it is {kind}, which replacing it would break; edit it by hand")
+            anyhow!(
+                "reading {path}: it is {kind}, and a replacement would break that; edit it \
+                 manually"
+            )
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file = match openat(&self.directory, name, flags, Mode::empty()) {
@@ -125,7 +128,7 @@ impl ConfigDir {
             let copied = attributes::copy(&old.file, &old.stat, temporary.file());
             copied.map_err(|error| error.error).with_context(|| {
                 let path = self.path.join(name);
-                format!("giving {} the owner and label that it had", path.display())
+                format!("giving {} its previous owner and label", path.display())
             })?;
         }
         temporary.write(text.as_bytes()).map_err(to_error)?;

@@ -40,7 +40,8 @@ pub const STATUSES: [(u8, &str); 4] = [
     (FAILURE, "error, or the answer could not be determined"),
     (
         NOT_TRIED,
-        "\"try\" could not test the device: the engine starts no container, or nothing would be sent by the interface",
+        "\"try\" could not test the device: the engine starts no container, or the test could not \
+         use the interface",
     ),
 ];
 
@@ -52,24 +53,24 @@ const NEGATIVE_ANSWERS: [(&str, &str); 12] = [
     ),
     (
         "cdi generate",
-        "a file that somebody else wrote or changed was left alone; all others are written",
+        "a file that another program or user wrote or changed was kept; all others are written",
     ),
     ("cdi validate", "a file is not a valid specification"),
     ("container explain", "the container would not start"),
     ("doctor", "a check fails"),
-    ("drain", "containers still hold what is drained; it stays drained"),
+    ("drain", "containers still use the drained devices, which stay drained"),
     ("host plan", "this host differs from its configuration, and \"host apply\" can change it"),
     ("lease release", "a running container holds the device; stop it first"),
     (
         "lease restore",
-        "an interface could not be returned or fully restored; the line says who keeps it or what is in the way",
+        "an interface could not be returned or fully restored; the message names the cause",
     ),
     (
         "runtime configure",
         "--remove leaves the entry in place, because containers or the engine's default need it",
     ),
-    ("status", "the named container does not use its devices as it should"),
-    ("try", "the device does not work in a container; the line says why"),
+    ("status", "the named container does not use its devices correctly"),
+    ("try", "the device does not work in a container; the message says why"),
 ];
 
 /// When a command exits with "no"; `None` if it never does.

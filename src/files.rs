@@ -41,7 +41,7 @@ impl FileGroup {
 pub(crate) const CONFIGURATION: FileGroup =
     At(&[CONFIG_PATH], "The configuration. The option --config names another file.");
 pub(crate) const DRAINED: FileGroup =
-    At(&[DRAIN_PATH], "What is drained. It is there while something is.");
+    At(&[DRAIN_PATH], "The drained devices. It exists only while there are any.");
 pub(crate) const VARIABLES: FileGroup = At(
     &["/etc/default/onload-ctk"],
     "Variables for the service onload-cdi.service, which writes the specifications at boot and after changes.",
@@ -64,7 +64,7 @@ pub(crate) const LEASES: FileGroup =
     At(&[RUN_DIR, "/", run_dir::LEASES], "Leases, one file each. Only root can enter.");
 pub(crate) const TICKETS: FileGroup = At(
     &[RUN_DIR, "/", run_dir::REQUESTS],
-    "What cluster engines have reserved for their tasks, one file per ticket. Only root can enter.",
+    "Reservations of cluster engines for their tasks, one file per ticket. Only root can enter.",
 );
 pub(crate) const CONTAINERS: FileGroup =
     At(&[RUN_DIR], "Which runtime created which container, and the lock on configuration files.");
@@ -81,5 +81,6 @@ pub(crate) const SCRIPTS: FileList = FileList(&[
     At(&["/usr/share/zsh/site-functions/_onload-ctk"], "The packaged script for zsh elsewhere."),
     At(&["/usr/share/fish/vendor_completions.d/onload-ctk.fish"], "The packaged script for fish."),
 ]);
-pub(crate) const READ_OF_ENGINES: FileGroup = Engines("Read for ", ", with the files beside it.");
+pub(crate) const READ_OF_ENGINES: FileGroup =
+    Engines("Read for ", ", and the other files of that directory.");
 pub(crate) const EDITED_OF_ENGINES: FileGroup = Engines("Edited for ", ".");

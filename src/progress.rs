@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_command_that_ends_soon_shows_nothing() {
         let mut line = line(80);
-        for text in ["looking at this host", "checking iommu"] {
+        for text in ["reading this host", "checking iommu"] {
             text.clone_into(&mut line.text);
             assert_eq!(line.draw(Duration::from_millis(299)), "");
         }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn later_the_last_text_is_shown_and_nothing_of_it_stays() {
         let mut line = line(80);
-        "looking at this host".clone_into(&mut line.text);
+        "reading this host".clone_into(&mut line.text);
         assert_eq!(line.draw(Duration::ZERO), "");
         assert_eq!(plain(&line.draw(DELAY)), "\rlooking at this host");
         "checking iommu".clone_into(&mut line.text);

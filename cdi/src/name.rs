@@ -40,18 +40,18 @@ fn check(rule: &NameRule, part: &str, whole: &str) -> Result<(), NameError> {
         |reason: fmt::Arguments<'_>| NameError(format!("invalid {what} {part:?}: {reason}"));
     if !(first.is_ascii_alphabetic() || rule.digit_first && first.is_ascii_digit()) {
         let expected = if rule.digit_first { "letter or a digit" } else { "letter" };
-        return Err(invalid(format_args!("it starts with {first:?}, want a {expected}")));
+        return Err(invalid(format_args!("it starts with {first:?}, expected a {expected}")));
     }
     let invalid_char =
         part.chars().find(|c| !c.is_ascii_alphanumeric() && !rule.inside.contains(*c));
     if let Some(character) = invalid_char {
         let expected = rule.inside_words;
         return Err(invalid(format_args!(
-            "{character:?} is not allowed, want letters, digits and {expected}"
+            "{character:?} is not allowed, expected letters, digits and {expected}"
         )));
     }
     if !last.is_ascii_alphanumeric() {
-        return Err(invalid(format_args!("it ends with {last:?}, want a letter or a digit")));
+        return Err(invalid(format_args!("it ends with {last:?}, expected a letter or a digit")));
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self, NameError> {
         let (vendor, class) = text
             .split_once('/')
-            .ok_or_else(|| NameError(format!("invalid kind {text:?}: want vendor/class")))?;
+            .ok_or_else(|| NameError(format!("invalid kind {text:?}: expected vendor/class")))?;
         check(&VENDOR, vendor, text)?;
         check(&CLASS, class, text)?;
         Ok(Self(text.to_owned()))
@@ -172,7 +172,9 @@ impl FromStr for QualifiedName {
     /// Splits at the first `=`, then at the first `/`; a text that starts with `/` is a path.
     fn from_str(text: &str) -> Result<Self, NameError> {
         let unqualified = || {
-            NameError(format!("{text:?} is not a qualified device name: want vendor/class=device"))
+            NameError(format!(
+                "{text:?} is not a qualified device name: expected vendor/class=device"
+            ))
         };
         if text.starts_with('/') {
             return Err(unqualified());
@@ -248,7 +250,7 @@ impl FromStr for HookName {
     fn from_str(text: &str) -> Result<Self, NameError> {
         Self::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
             let all = Self::ALL.map(Self::as_str).join(", ");
-            NameError(format!("no stage is called {text:?}: want one of {all}"))
+            NameError(format!("no stage is called {text:?}: expected one of {all}"))
         })
     }
 }

@@ -307,7 +307,7 @@ fn lint_annotations(
     if size > MAX_ANNOTATION_BYTES {
         problems.add(
             location,
-            format_args!("{size} bytes in all, want at most {MAX_ANNOTATION_BYTES}"),
+            format_args!("{size} bytes in all, expected at most {MAX_ANNOTATION_BYTES}"),
         );
     }
 }

@@ -79,7 +79,8 @@ impl TryFrom<BundleText> for Bundle {
             && !devices.keys().any(|class| class.can_be_on_function())
         {
             bail!(
-                "{key} = {value:?} needs a device that is near a NUMA node, and none of its devices is; name a list, or add a device"
+                "{key} = {value:?} needs a device on a NUMA node, but none of its devices has one; \
+                 set a list, or add a device"
             );
         }
         Ok(Bundle { devices, cpus, mems })
@@ -96,12 +97,12 @@ fn parse_devices(texts: &[String]) -> Result<BTreeMap<Class, Vec<DeviceRef>>> {
         let (class, device_ref) = parse_device(text)?;
         total += device_ref.count.unwrap_or(1);
         if total > MAX_NAMES {
-            bail!("a bundle has at most {MAX_NAMES} devices, and this one has more");
+            bail!("a bundle may have at most {MAX_NAMES} devices");
         }
         let device_refs = devices.entry(class).or_default();
         if device_refs.iter().any(|other| other.name == device_ref.name) {
             let device = format!("{class}={}", device_ref.name);
-            bail!("{device:?} is there twice; name it once");
+            bail!("{device:?} is listed twice; remove one");
         }
         device_refs.push(device_ref);
     }
@@ -116,7 +117,7 @@ fn parse_device(text: &str) -> Result<(Class, DeviceRef)> {
     };
     let class = class.parse().map_err(|error| error!("{text:?}: {error}"))?;
     if class == Class::Bundle {
-        bail!("{text:?}: a bundle cannot hold another one; name its devices");
+        bail!("{text:?}: a bundle cannot contain another one; list its devices");
     }
     let device_ref = name.parse().map_err(|error| error!("{text:?}: {error}"))?;
     Ok((class, device_ref))

@@ -36,7 +36,8 @@ impl FromStr for ClaimUid {
             return Ok(ClaimUid(text.to_owned()));
         }
         bail!(
-            "{} is no uid of a claim: it has at most 63 letters, digits and \"-\", which do not begin or end it",
+            "{} is not a claim uid: it may have at most 63 letters, digits and \"-\", which do not \
+             begin or end it",
             Quoted(text)
         )
     }

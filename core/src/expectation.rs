@@ -178,7 +178,7 @@ fn parse_device(class: &str, id: &str) -> Result<ExpectedDevice> {
             Quoted(other)
         ),
     };
-    device.ok_or_else(|| error!("there is no {class} device {} with a node", Quoted(id)))
+    device.ok_or_else(|| error!("{class} device {} with a node not found", Quoted(id)))
 }
 
 fn parse_rdma(id: &str) -> Result<ExpectedDevice> {

@@ -300,7 +300,7 @@ impl FromStr for NetdevArgument {
         {
             return Ok(NetdevArgument { name, pci });
         }
-        bail!("{} is not IFNAME@PCI, as \"ens1f0v3@0000:3b:02.1\" is one", Quoted(text))
+        bail!("{} is not IFNAME@PCI, such as \"ens1f0v3@0000:3b:02.1\"", Quoted(text))
     }
 }
 
@@ -329,7 +329,7 @@ impl FromStr for RdmaArgument {
         {
             return Ok(RdmaArgument { ibdev: ibdev.to_owned(), pci });
         }
-        bail!("{} is not IBDEV@PCI, as \"mlx5_0@0000:3b:00.0\" is one", Quoted(text))
+        bail!("{} is not IBDEV@PCI, such as \"mlx5_0@0000:3b:00.0\"", Quoted(text))
     }
 }
 
@@ -530,7 +530,7 @@ mod tests {
         assert!(refusal(&["--take"]).contains("--take needs a value"));
         for text in ["off", "", "Auto"] {
             let message = refusal(&["--rdma-libraries", text]);
-            assert_eq!(message, format!("--rdma-libraries: {text:?} is neither auto nor image"));
+            assert_eq!(message, format!("--rdma-libraries: {text:?} expected auto, image or off"));
         }
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
         assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
@@ -585,7 +585,7 @@ mod tests {
             ("--route", "ens1=198.51.100.0/24 via", "is not NETWORK, nor NETWORK via"),
             ("--route", "ens1=198.51.100.1/24", "is no network"),
             ("--mtu", "ens1=67", "--mtu: expected a number of bytes from 68 to 65535"),
-            ("--mtu", "ens1=01500", "\"01500\" is no number of bytes"),
+            ("--mtu", "ens1=01500", "\"01500\" is not a number of bytes"),
             ("--mtu", "1500", "names no interface"),
             (
                 "--rename",

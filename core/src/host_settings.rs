@@ -209,7 +209,7 @@ impl FromStr for MacAddress {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let expected = "the hardware address of one interface, as \"02:00:00:00:10:00\" is one";
+        let expected = "the hardware address of one interface, such as \"02:00:00:00:10:00\"";
         parse_hwaddr(text)
             .and_then(|bytes| <[u8; 6]>::try_from(bytes).ok())
             // The lowest bit of the first byte is set in addresses of groups.

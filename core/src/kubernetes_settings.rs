@@ -147,13 +147,16 @@ impl Default for ResourceClasses {
 fn check_countable(class: Class) -> Result<Class> {
     match class {
         Class::Hugepages => bail!(
-            "hugepages is not a resource of onload-ctk; kubelet offers hugepages-2Mi and hugepages-1Gi by itself"
+            "hugepages is not a resource of onload-ctk; kubelet offers hugepages-2Mi and \
+             hugepages-1Gi"
         ),
         Class::Profile => bail!(
-            "profile is no resource, since it is no device; set the EF_ variables of a profile in the pod"
+            "profile is not a resource, because it has no device; set the EF_ variables of a \
+             profile in the pod"
         ),
         Class::Bundle => bail!(
-            "bundle cannot be a resource, since it has devices of several classes; name their classes"
+            "bundle is not a resource, because it has devices of several classes; list their \
+             classes"
         ),
         class => Ok(class),
     }
@@ -224,7 +227,7 @@ impl FromStr for ResourceName {
 
     fn from_str(name: &str) -> Result<Self> {
         if let Some(problem) = find_problem(name) {
-            bail!("{} is no name of an extended resource: {problem}", Quoted(name));
+            bail!("{} is not an extended resource name: {problem}", Quoted(name));
         }
         Ok(ResourceName(name.to_owned()))
     }
@@ -259,10 +262,10 @@ fn find_problem(name: &str) -> Option<&'static str> {
         );
     }
     if prefix.ends_with("kubernetes.io") {
-        return Some("kubernetes.io is Kubernetes' own");
+        return Some("kubernetes.io is reserved for Kubernetes");
     }
     if prefix.starts_with(QUOTA) {
-        return Some("\"requests.\" begins the name of a quota");
+        return Some("names that begin with \"requests.\" are quotas");
     }
     None
 }
@@ -354,7 +357,7 @@ impl KubernetesSettings {
         for (name, resource) in &self.resources {
             let key = format!("kubernetes.resources.\"{name}\"");
             let (class, device_share) = match resource.source() {
-                None => bail!("{key} needs a class or a pool, and not both"),
+                None => bail!("{key} needs a class or a pool, not both"),
                 Some(ResourceSource::Class(class)) => (class, share(class)),
                 Some(ResourceSource::Pool(name)) => match pool(name) {
                     None => bail!("{key}: section [pools.{name}] does not exist"),
@@ -364,7 +367,8 @@ impl KubernetesSettings {
             check_countable(class).map_err(|error| error!("{key}: {error}"))?;
             if resource.slots.is_some() && device_share == Some(1) {
                 bail!(
-                    "{key}: slots is for devices that several containers share, and a {class} device is for one; leave slots out, or set a number in [leases] share or the pool's share"
+                    "{key}: slots is for shared devices, but a {class} device is exclusive; remove \
+                     slots, or set a number in [leases] share or the pool's share"
                 );
             }
         }

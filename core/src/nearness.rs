@@ -73,7 +73,7 @@ impl Nearness {
             Nearness { unknown: annotations.get(UNKNOWN).cloned(), ..Nearness::default() };
         for word in split_words(annotations, NICS) {
             let Some(indexes) = parse_ranges(word, members) else {
-                bail!("{NICS} has {}, which are no members", Quoted(word));
+                bail!("{NICS} has {}, which are not members", Quoted(word));
             };
             nearness.nics.push(indexes);
         }
@@ -203,7 +203,7 @@ fn parse_gpu(word: &str, nics: usize) -> Result<(PciAddress, GpuNearness)> {
             .ok_or_else(form_error)?;
         let nic = usize::try_from(nic).unwrap_or(usize::MAX);
         if nic >= nics || gpu.nics.len() == nics {
-            bail!("{}, with a NIC that {NICS} does not have", Quoted(word));
+            bail!("{}, with a NIC that is not in {NICS}", Quoted(word));
         }
         gpu.nics.push(NicRank { nic, rank });
     }

@@ -87,7 +87,7 @@ pub fn check(request: &Request, policy: Policy<'_>, root: &HostRootAccess) -> Re
         && !request.requests_any(&[Class::Nic])
     {
         bail!(
-            "{} has no effect without onload.dev/nic, since there is nothing to preload; remove it",
+            "{} has no effect without onload.dev/nic, because nothing is preloaded; remove it",
             entry.origin
         );
     }
@@ -105,7 +105,8 @@ fn check_addresses(request: &Request, policy: Policy<'_>) -> Result<()> {
     for DeviceValue { value: address, .. } in &entry.value {
         if !allowed.iter().any(|network| network.contains(address)) {
             bail!(
-                "{} sets the address {address}, which is in none of the networks that the operator allows; addresses = [{}] under [annotations] in {} would allow it",
+                "{} sets the address {address}, which is outside the networks that the operator \
+                 allows; addresses = [{}] under [annotations] in {} would allow it",
                 entry.origin,
                 format_networks(allowed, &address.network()),
                 policy.file.display()
@@ -133,12 +134,14 @@ fn check_ipc_lock(request: &Request, origin: &Origin, policy: Policy<'_>) -> Res
         IPC_LOCK.into_iter().filter(|class| request.requests_any(&[*class])).collect();
     let Some(first) = classes.first() else {
         bail!(
-            "{origin} has no effect without rdma, vfio, zf or hugepages, since nothing else locks memory; remove it"
+            "{origin} has no effect without rdma, vfio, zf or hugepages, because only these lock \
+             memory; remove it"
         );
     };
     match policy.list(origin) {
         Some((allow, section)) if !classes.iter().any(|class| allow.contains(class)) => bail!(
-            "{origin}: the operator does not allow rdma, vfio, zf or hugepages there, whatever else gives the container one; {} under [{section}] in {} would allow it",
+            "{origin}: the operator does not allow rdma, vfio, zf or hugepages there, even if the \
+             container gets one elsewhere; {} under [{section}] in {} would allow it",
             format_allow_line(allow, &[*first]),
             policy.file.display()
         ),
@@ -149,7 +152,8 @@ fn check_ipc_lock(request: &Request, origin: &Origin, policy: Policy<'_>) -> Res
 fn check_class(class: Class, origin: &Origin, policy: Policy<'_>) -> Result<()> {
     match policy.list(origin) {
         Some((allow, section)) if !allow.contains(&class) => bail!(
-            "{origin} asks for class {class}, which the operator does not allow; {} under [{section}] in {} would allow it",
+            "{origin} requests class {class}, which the operator does not allow; {} under \
+             [{section}] in {} would allow it",
             format_allow_line(allow, &[class]),
             policy.file.display()
         ),
@@ -174,7 +178,8 @@ fn check_root_with_onload(
             Ok(Vec::new())
         }
         (RootWithOnload::Refuse, root) => bail!(
-            "{key}: {}, which root-with-onload = \"refuse\" in {} forbids since the host's user 0 can map every Onload stack of the host; {}",
+            "{key}: {}, which root-with-onload = \"refuse\" in {} forbids, because the host's user \
+             0 can map every Onload stack of the host; {}",
             root.cause(),
             policy.file.display(),
             root.remedy()
@@ -200,7 +205,7 @@ impl HostRootAccess {
                 "this container's user namespace has no mappings".to_owned()
             }
             HostRootAccess::Unknown(path) => format!(
-                "it cannot be determined which users the namespace {} maps to the host's user 0",
+                "could not determine which users the namespace {} maps to the host's user 0",
                 Quoted(path)
             ),
         }
@@ -212,7 +217,8 @@ impl HostRootAccess {
                 format!("drop {name}, or run the container in a user namespace")
             }
             HostRootAccess::Unknown(_) => {
-                "give it a user namespace of its own, or run it as another user with no-new-privileges in the host's"
+                "run it in a user namespace, or run it as another user with no-new-privileges in \
+                 the host's"
                     .to_owned()
             }
             _ => "run the container in a user namespace, or as another user with no-new-privileges"
@@ -282,13 +288,14 @@ mod tests {
         let message = ask("192.0.3.10/24").1.unwrap_err();
         assert_eq!(
             message,
-            "annotation \"onload.dev/address\" sets the address 192.0.3.10/24, which is in none of the networks \
-             that the operator allows; addresses = [\"192.0.2.0/24\", \"2001:db8::/64\", \"192.0.3.0/24\"] under \
-             [annotations] in /etc/c.toml would allow it"
+            "annotation \"onload.dev/address\" sets the address 192.0.3.10/24, which is outside \
+             the networks that the operator allows; addresses = [\"192.0.2.0/24\", \
+             \"2001:db8::/64\", \"192.0.3.0/24\"] under [annotations] in /etc/c.toml would allow \
+             it"
         );
         let class = verdict(&[("netdev", "ens1")], &policy(&[]), false).unwrap_err();
         assert!(
-            class.contains("asks for class netdev, which the operator does not allow"),
+            class.contains("requests class netdev, which the operator does not allow"),
             "{class}"
         );
     }
@@ -303,7 +310,7 @@ mod tests {
         let refused = of_text("nic=a", Origin::Variable).unwrap_err().to_string();
         assert_eq!(
             refused,
-            "\"nic\" of ONLOAD_CTK_REQUEST asks for class nic, which the operator does not allow; \
+            "\"nic\" of ONLOAD_CTK_REQUEST requests class nic, which the operator does not allow; \
              allow = [\"vfio\", \"nic\"] under [environment] in /etc/c.toml would allow it"
         );
         let refused = verdict(&[("vfio", "a")], &policy(&[Class::Nic]), false).unwrap_err();

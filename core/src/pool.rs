@@ -107,7 +107,8 @@ fn parse_member(word: &str, position: usize) -> Result<PoolMember> {
         Some((name, node)) => match parse_decimal(node) {
             Some(node) => (name, Some(node)),
             None => bail!(
-                "word {position} of {MEMBERS} is {quoted}, with no number behind the \"@\"; want NAME or NAME@NODE"
+                "word {position} of {MEMBERS} is {quoted}, with no number after the \"@\"; \
+                 expected NAME or NAME@NODE"
             ),
         },
     };

@@ -292,17 +292,19 @@ impl Request {
             let origin = origin(word.to_owned());
             let Some(value) = value.filter(|_| !word.is_empty()) else {
                 bail!(
-                    "{origin} is not CLASS=NAME; want several separated by ';', such as nic=all;rdma=mlx5_0"
+                    "{origin} is not CLASS=NAME; expected several separated by ';', such as \
+                     nic=all;rdma=mlx5_0"
                 );
             };
             if words.contains(&word) {
                 bail!(
-                    "{origin} is there twice; write the names of a class as one list, separated by ','"
+                    "{origin} appears twice; write the names of a class as one list, separated by \
+                     ','"
                 );
             }
             words.push(word);
             if let Some((_, remedy)) = ANNOTATION_ONLY.iter().find(|(only, _)| *only == word) {
-                bail!("{origin} cannot be asked for there; {remedy}");
+                bail!("{origin} cannot be requested there; {remedy}");
             }
             request.add(word, &origin, value)?;
         }
@@ -314,7 +316,7 @@ impl Request {
         if value.len() > MAX_VALUE_BYTES {
             bail!("{origin} has more than {MAX_VALUE_BYTES} bytes");
         }
-        let value_error = |expected| error!("{origin} is {}; want {expected}", Quoted(value));
+        let value_error = |expected| error!("{origin} is {}; expected {expected}", Quoted(value));
         match word {
             "" => return Err(no_class_error(origin)),
             "preload" => {
@@ -332,8 +334,9 @@ impl Request {
                 _ => return Err(value_error("true or false")),
             },
             "hugepages-limit" => {
-                let value = parse_hugepage_limits(value)
-                    .ok_or_else(|| value_error("one like 2Mi=128Mi, several separated by ','"))?;
+                let value = parse_hugepage_limits(value).ok_or_else(|| {
+                    value_error("SIZE=LIMIT, such as 2Mi=128Mi, several separated by ','")
+                })?;
                 self.hugepages_limit = Some(origin.entry(value));
             }
             "numa" => {
@@ -463,7 +466,8 @@ impl Request {
                     keys.join(" or ")
                 ),
                 _ => bail!(
-                    "{origin} has {description} for {}, which {} ask for both; ask for one of them by the name of another pool",
+                    "{origin} has {description} for {}, which {} both request; request one of them \
+                     by the name of another pool",
                     Quoted(&name),
                     keys.join(" and ")
                 ),
@@ -503,16 +507,17 @@ fn find_bundle<'b>(
     match (bundles.get(name), device_ref.count) {
         (None, _) => {
             if bundles.is_empty() {
-                bail!("{origin}: bundle {name} not found; the configuration has none");
+                bail!("{origin}: bundle {name} not found; no bundles are configured");
             }
             let names: Vec<String> = bundles.keys().cloned().collect();
             bail!("{origin}: bundle {name} not found; the configuration has {}", ShortList(&names))
         }
         (Some(_), Some(count)) => {
-            bail!("{origin}: {name} is a bundle and no pool; remove \"*{count}\"")
+            bail!("{origin}: {name} is a bundle, not a pool; remove \"*{count}\"")
         }
         (Some(None), None) => bail!(
-            "{origin}: [bundles.{name}] of the configuration is not understood; \"onload-ctk discover\" says what is wrong with it"
+            "{origin}: [bundles.{name}] of the configuration cannot be parsed; \"onload-ctk \
+             discover\" says what is wrong with it"
         ),
         (Some(Some(bundle)), None) => Ok(bundle),
     }
@@ -527,7 +532,7 @@ fn too_many_names_error(origin: &Origin) -> Error {
 }
 
 fn two_counts_error(origin: &Origin, name: &str) -> Error {
-    error!("{origin} names the pool of {} twice, with different numbers of members", Quoted(name))
+    error!("{origin} requests pool {} twice, with different numbers of members", Quoted(name))
 }
 
 /// Adds devices to those of the same class, each once.
@@ -576,7 +581,8 @@ fn select_for_container<'a>(
             }
             (Some(_), Some(_)) => {}
             (Some((_, container_name)), None) => bail!(
-                "{} is for one container of a pod, but this container has no name in a pod; remove {}",
+                "{} is for one container of a pod, but this container is not named in a pod; \
+                 remove {}",
                 Origin::Annotation(key.clone()),
                 Quoted(&format!(".{container_name}"))
             ),
@@ -590,7 +596,7 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
     for text in value.split(',').map(|text| text.trim_matches(' ')) {
         let quoted = Quoted(text);
         if text.is_empty() {
-            bail!("{origin} asks for an empty name; want names separated by ','");
+            bail!("{origin} requests an empty name; expected names separated by ','");
         }
         let Ok(device_ref) = text.parse::<DeviceRef>() else {
             match separator_hint(origin, text) {
@@ -626,7 +632,7 @@ fn parse_addresses(origin: &Origin, value: &str) -> Result<Vec<DeviceValue<Inter
     let values: Vec<DeviceValue<InterfaceAddress>> =
         parse_device_values(origin, value, "ADDRESS/PREFIX", "onload.dev/netdev")?;
     if let Some(repeated) = find_repeated(&values, |value| value.value.address()) {
-        bail!("{origin} has the address {repeated} twice; one interface can have it");
+        bail!("{origin} has the address {repeated} twice; only one interface can have it");
     }
     Ok(values)
 }
@@ -1044,8 +1050,8 @@ mod tests {
             ("nic=a;", "", " is not CLASS=NAME"),
             ("=a", "", " is not CLASS=NAME"),
             ("ticket:0f", "ticket:0f", " is not CLASS=NAME"),
-            ("nic=", "nic", " asks for an empty name"),
-            ("nic=a,,b", "nic", " asks for an empty name"),
+            ("nic=", "nic", " requests an empty name"),
+            ("nic=a,,b", "nic", " requests an empty name"),
             (
                 "nic=all,hugepages=2Mi",
                 "nic",
@@ -1061,13 +1067,13 @@ mod tests {
             ("gpu=a", "gpu", ": unknown class \"gpu\""),
             ("nic.redis=a", "nic.redis", ": unknown class"),
             ("onload.dev/nic=a", "onload.dev/nic", ": unknown class"),
-            ("numa=x", "numa", " is \"x\"; want same"),
-            ("ipc-lock=true", "ipc-lock", " cannot be asked for there"),
+            ("numa=x", "numa", " is \"x\"; expected same"),
+            ("ipc-lock=true", "ipc-lock", " cannot be requested there"),
             ("hugepages-limit=0=0", "hugepages-limit", " cannot be asked"),
             (
                 "netdev=a;address=a=192.0.2.1/24",
                 "address",
-                " cannot be asked for there; only the annotation onload.dev/address sets addresses",
+                " cannot be requested there; only the annotation onload.dev/address sets addresses",
             ),
             ("vfio=a*100;rdma=b*29", "vfio", ": more than 128 names"),
         ] {
@@ -1168,8 +1174,8 @@ mod tests {
                 "annotation \"onload.dev/bundle\": bundle other not found; the configuration has hft, next",
             ),
             ("bundle: all", "bundle all not found"),
-            ("bundle: hft*2", "hft is a bundle and no pool; remove \"*2\""),
-            ("bundle: next", "[bundles.next] of the configuration is not understood"),
+            ("bundle: hft*2", "hft is a bundle, not a pool; remove \"*2\""),
+            ("bundle: next", "[bundles.next] of the configuration cannot be parsed"),
             ("bundle: hft | vfio: fast", "twice, with different numbers"),
         ] {
             let message = expand(text, &[HFT, next]).unwrap_err();

@@ -268,7 +268,7 @@ where
             }
             if values.is_empty() {
                 return Err(de::Error::custom(
-                    "the list is empty, so that no device would match; leave the key out",
+                    "the list is empty, so that no device would match; remove the key",
                 ));
             }
             Ok(values)

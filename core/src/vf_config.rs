@@ -116,7 +116,7 @@ impl VfConfig {
             bail!("min-rate {min} is above max-rate {max}");
         }
         if *self == VfConfig::default() {
-            bail!("it sets nothing; leave the table out");
+            bail!("it is empty; remove the table");
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl VfConfig {
             Some(vlans) if !vlans.contains(vlan) => {
                 bail!("VLAN {vlan} is not allowed; choose from {vlans}")
             }
-            None if self.vlan != Some(vlan) => bail!("it may choose no VLAN"),
+            None if self.vlan != Some(vlan) => bail!("it may not choose a VLAN"),
             _ => self.vlan = Some(vlan),
         }
         Ok(())
@@ -215,7 +215,7 @@ impl FromStr for VfConfig {
         for part in text.split(';') {
             part.split_once('=')
                 .and_then(|(key, value)| config.set(key, value))
-                .ok_or_else(|| error!("{} is no setting of a virtual function", Quoted(part)))?;
+                .ok_or_else(|| error!("{} is not a setting of a virtual function", Quoted(part)))?;
         }
         config.check()?;
         Ok(config)
@@ -237,7 +237,7 @@ impl FromStr for VfArgument {
     fn from_str(text: &str) -> Result<Self> {
         let Some((device, vf)) = text.split_once('=') else {
             bail!(
-                "{} is not CLASS:NAME=KEY=VALUE, as \"vfio:0000:81:10.0=vlan=100\" is one",
+                "{} is not CLASS:NAME=KEY=VALUE, such as \"vfio:0000:81:10.0=vlan=100\"",
                 Quoted(text)
             );
         };
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn empty_and_contradictory_settings_are_rejected() {
         for (text, says) in [
-            ("", "\"\" is no setting of a virtual function"),
+            ("", "\"\" is not a setting of a virtual function"),
             ("vlan=4095", "\"vlan=4095\" is no setting"),
             ("vlan=0100", "is no setting"),
             ("vlans=200-100", "is no setting"),
@@ -323,7 +323,7 @@ mod tests {
         }
         let mut fixed = config("vlan=100");
         fixed.choose(vlan(100)).unwrap();
-        assert_eq!(fixed.choose(vlan(101)).unwrap_err().to_string(), "it may choose no VLAN");
+        assert_eq!(fixed.choose(vlan(101)).unwrap_err().to_string(), "it may not choose a VLAN");
         assert!(config("spoof-check=true").choose(vlan(100)).is_err());
         // Untagged frames are allowed only if the operator lists 0.
         config("vlans=0,100").choose(vlan(0)).unwrap();

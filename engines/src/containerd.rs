@@ -63,11 +63,12 @@ impl ConfigLayout {
         };
         let plugin = match version {
             ..NEW_VERSION => bail!(
-                "it is of format version 1, whose sections have other names; write it in version 2 (containerd 2 prints it with \"containerd config migrate\")"
+                "it is of format version 1, whose sections have other names; convert it to version \
+                 2 (containerd 2 prints it with \"containerd config migrate\")"
             ),
             NEW_VERSION => CRI_2,
             3..=NEWEST_VERSION => CRI_3,
-            _ => bail!("it is of format version {version}, which is not known here"),
+            _ => bail!("unsupported format version {version}"),
         };
         Ok(ConfigLayout { version, plugin })
     }
@@ -273,7 +274,9 @@ fn runtime_names<'d>(
 pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
     if let Some(id) = disabled_name(document) {
         bail!(
-            "disabled_plugins turns the CRI plugin off, so no runtime of it can be used; take {id:?} out of it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under [annotations] in /etc/onload-ctk/config.toml"
+            "disabled_plugins turns the CRI plugin off, so its runtimes cannot be used; remove \
+             {id:?} from it for Kubernetes; for ctr alone only write allow = [\"CLASS\"] under \
+             [annotations] in /etc/onload-ctk/config.toml"
         );
     }
     Ok(())
@@ -299,7 +302,7 @@ fn parse_related_files<'o>(
     for other in other_files {
         let document = parse_other(other)?;
         let advice = if !exists {
-            format!("make {file} first, with \"containerd config default\"")
+            format!("create {file} first, with \"containerd config default\"")
         } else if layout.version == NEW_VERSION && get(&document, &layout.cri_path()).is_some() {
             format!("register the runtime there, or move that section to {file} and run this again")
         } else if get(&document, &layout.runtime_path(RUNTIME_NAME)).is_some() {

@@ -80,14 +80,16 @@ fn find_layout(main: &str, file: &Path) -> anyhow::Result<ConfigLayout> {
     }
     if layout.version < FIRST_VERSION {
         bail!(
-            "it is of format version 2, so containerd 1 may read it, to which a drop-in replaces the whole CRI plugin; name {} with --file",
+            "it is of format version 2, so containerd 1 may read it, for which a drop-in replaces \
+             the whole CRI plugin; use --file {}",
             editable(&path, "config.toml.tmpl").display()
         );
     }
     let imports = imports(&path, Some(main))?;
     if !imports.iter().any(|import| import.contains(file)) {
         bail!(
-            "its \"imports\" does not name the drop-in, so nothing would read that; add it there, or name {} with --file",
+            "its \"imports\" does not include the drop-in, so it would not be read; add it there, \
+             or use --file {}",
             editable(&path, "config-v3.toml.tmpl").display()
         );
     }
@@ -110,7 +112,8 @@ pub(crate) fn configure(
     let main = main_file(file);
     let Some(importing) = other_files.iter().find(|other| other.path == main) else {
         bail!(
-            "{} is not there, so nothing reads a drop-in; start containerd (or k3s) once, or name another file",
+            "{} does not exist, so a drop-in would not be read; start containerd (or k3s) once, or \
+             use another file",
             main.display()
         );
     };

@@ -22,9 +22,11 @@ use crate::toml::{
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
 const MAIN_FILE: &str = "/etc/crio/crio.conf";
 
-const HEADER: &str = "\
-# Written by \"onload-ctk runtime configure --runtime crio\"; --remove takes it away.
-# A RuntimeClass with the handler \"onload\" gives its pods what their annotations ask for.
+const HEADER: &str =
+    "# Written by \"onload-ctk runtime configure --runtime crio\"; --remove takes it away.
+# A \
+     RuntimeClass with the handler \"onload\" gives its pods the devices that their annotations \
+     request.
 ";
 const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 const RUNTIME: [&str; 4] = ["crio", "runtime", "runtimes", RUNTIME_NAME];

@@ -42,7 +42,8 @@ pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
     {
         let other_runtime = format_item(item);
         bail!(
-            "it sets another default runtime, {other_runtime}; take that out of it, or leave --set-default out"
+            "it sets another default runtime, {other_runtime}; remove that from it, or omit \
+             --set-default"
         );
     }
     Ok(())
@@ -78,7 +79,7 @@ pub(crate) fn later_file_warning(
     let is_other = runtime_name(table, key).is_some_and(|name| name != RUNTIME_NAME);
     let last = key.last().filter(|_| is_other)?;
     Some(format!(
-        "{} is read later and sets {last} to another runtime; take it out there",
+        "{} is read later and sets {last} to another runtime; remove it there",
         other.path.display()
     ))
 }

@@ -106,7 +106,7 @@ fn is_default_by_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
         None => Ok(false),
         Some(flag) if flag.value == RUNTIME_NAME => Ok(true),
         Some(flag) => {
-            let advice = "remove the flag there, or leave --set-default out";
+            let advice = "remove the flag there, or omit --set-default";
             Err(collision_error(&flag, DEFAULT, advice))
         }
     }

@@ -70,13 +70,13 @@ impl RelatedFile {
     /// Why the engine's file is not changed if this file has the same settings.
     pub(crate) fn conflict_error(&self, advice: &str) -> anyhow::Error {
         anyhow!(
-            "{} decides over the same settings, and one of the two would replace the other; {advice}",
+            "{} sets the same keys, and one of the two would replace the other; {advice}",
             self.path.display()
         )
     }
 
     pub(crate) fn registered_error(&self) -> anyhow::Error {
-        self.conflict_error(&format!("take the runtime {RUNTIME_NAME} out of it"))
+        self.conflict_error(&format!("remove the runtime {RUNTIME_NAME} from it"))
     }
 
     pub(crate) fn describe(&self) -> String {

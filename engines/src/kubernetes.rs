@@ -68,7 +68,8 @@ impl BundledContainerd {
                 let exists = |file: &PathBuf| host.entry(file).is_ok_and(|entry| entry.is_some());
                 files.iter().position(exists).with_context(|| {
                     anyhow!(
-                        "{} has not written {} yet, so the format of its template is unknown; start it once, or name the template with --file",
+                        "{} has not written {} yet, so the format of its template is unknown; \
+                         start it once, or set the template with --file",
                         kind.name(),
                         self.config_file.display()
                     )

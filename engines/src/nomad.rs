@@ -41,7 +41,8 @@ pub(crate) fn configure(
 ) -> anyhow::Result<NewText> {
     if set_default {
         bail!(
-            "--set-default: Nomad has no default runtime, its docker driver takes docker's; run this with --runtime docker, or write runtime = \"onload\" in the task's config"
+            "--set-default: Nomad has no default runtime, its docker driver uses docker's; run \
+             this with --runtime docker, or write runtime = \"onload\" in the task's config"
         );
     }
     for other in other_files {
@@ -59,7 +60,9 @@ pub(crate) fn configure(
         Some(old) if has_our_runtime(old) => old,
         Some(old) if old.contains(WRITTEN) => bail!(CHANGED),
         Some(_) => bail!(
-            "onload-ctk did not write it, and Nomad reads the config of a plugin from one file only; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's config yourself, or name a file that is not there"
+            "onload-ctk did not write it, and Nomad reads the config of a plugin from one file \
+             only; add allow_runtimes = [\"runc\", \"{RUNTIME_NAME}\"] to the docker plugin's \
+             config yourself, or use a file that does not exist"
         ),
         None => TEXT,
     };

@@ -43,7 +43,7 @@ pub(crate) fn enable(
     let other_documents = other_files.iter().map(parse_other).collect::<Result<Vec<_>, _>>()?;
     if [&document].into_iter().chain(&other_documents).any(is_disabled) {
         let [_, id] = CONTAINERD;
-        bail!("disabled_plugins turns NRI off; take {id:?} out of it");
+        bail!("disabled_plugins turns NRI off; remove {id:?} from it");
     }
     let [plugins, id, validator, _] = VALIDATE;
     let has = |file: &DocumentMut| get(file, &[plugins, id, validator]).is_some();

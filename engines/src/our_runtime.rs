@@ -21,17 +21,19 @@ pub(crate) fn warn_of_spec_dirs<'a>(
 ) {
     if !dirs.any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
         warnings.push(format!(
-            "{key} does not name {OUTPUT_DIR}, where specifications are written; add it there"
+            "{key} does not contain {OUTPUT_DIR}, to which specifications are written; add it \
+             there"
         ));
     }
 }
 
 /// The toolkit's drop-in or block was edited.
-pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart from the rest; edit it by hand";
+pub(crate) const CHANGED: &str = "it was edited, so the entries of onload-ctk cannot be told apart \
+    from the rest; edit it manually";
 
 /// A setting has another form than the engine gives it.
 pub(crate) fn wrong_form_error(key: &str, expected: &str) -> anyhow::Error {
-    anyhow!("{key} is not {expected}; write {expected} there")
+    anyhow!("{key} is not {expected}; correct it")
 }
 
 pub(crate) fn taken_error(registered: impl Display) -> anyhow::Error {

@@ -188,7 +188,8 @@ impl EngineSetup {
             && !self.file.starts_with("/usr/local")
         {
             bail!(
-                "it belongs to the distribution, and {} starts {} with --{}={}; copy it to {}, and name the copy there in a drop-in of the unit",
+                "it belongs to the distribution, and {} starts {} with --{}={}; copy it to {}, and \
+                 use the copy in a drop-in of the unit",
                 flag.source,
                 self.engine.kind().program(),
                 flag.name,
@@ -204,10 +205,10 @@ impl EngineSetup {
         }
         let template = self.variant.and_then(|variant| variant.template_name(&self.file, now));
         if let Some(instead) = template {
-            bail!("the engine rewrites it at each start; name {instead} beside it with --file");
+            bail!("the engine rewrites it at each start; use --file {instead}");
         }
         if self.form == SetupForm::Whole && now.is_some_and(is_k0s_managed) {
-            bail!("k0s rewrites it at each start; name {K0S_DROP_IN} with --file");
+            bail!("k0s rewrites it at each start; use --file {K0S_DROP_IN}");
         }
         Ok(())
     }
@@ -443,7 +444,8 @@ impl EngineSetup {
                 Ok(nri::CONTAINERD_SWITCHES)
             }
             _ => bail!(
-                "it has no setting of NRI; leave --nri out (k3s and RKE2 have NRI on, and dockerd's daemon.json is yours to edit)"
+                "it has no setting of NRI; omit --nri (k3s and RKE2 have NRI on, and dockerd's \
+                 daemon.json is yours to edit)"
             ),
         }
     }

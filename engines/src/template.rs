@@ -51,7 +51,8 @@ pub(crate) fn configure(
 ) -> anyhow::Result<NewText> {
     if set_default {
         bail!(
-            "--set-default: a template cannot set it beside k3s's own; write \"default-runtime: onload\" in config.yaml of k3s or RKE2"
+            "--set-default: a template cannot set it in addition to k3s's own; put \
+             \"default-runtime: onload\" in config.yaml of k3s or RKE2"
         );
     }
     let old = old.unwrap_or(BASE);

@@ -22,7 +22,7 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     };
     let document = text.parse::<DocumentMut>().map_err(error)?;
     if render(&document, text) != text {
-        bail!("its line ends or marks would not stay as they are; use plain line feeds in it");
+        bail!("its line ends or marks would change; use plain line feeds");
     }
     Ok(document)
 }

@@ -26,7 +26,7 @@ pub fn read(host: &Host) -> anyhow::Result<DrainList> {
 pub fn boot_id(host: &Host) -> onload_sys::error::Result<String> {
     let root = host.outside_path(Path::new("/"));
     let boot = Processes::at_root(&root).boot_id();
-    boot.context("telling this boot from the next")
+    boot.context("reading the boot id")
 }
 
 /// Replaces the file, or removes it if no device is drained.

@@ -243,7 +243,7 @@ pub fn choose_without_leases(
     let Some(members) = members else {
         let requests: Vec<String> = device_requests
             .iter()
-            .map(|device_request| device_request.describe("too few that are not in use"))
+            .map(|device_request| device_request.describe("too few are unused"))
             .collect();
         return Err(none_free_error(&requests, numa, &[]));
     };
@@ -594,7 +594,7 @@ impl<'a> LeaseSnapshot<'a> {
                 });
                 if can_open && !is_related(request, lease) {
                     return Some(format!(
-                        "{lease}, which was given {other} when that had the number of the node"
+                        "{lease}, which got {other} when that had the number of the node"
                     ));
                 }
             }
@@ -618,7 +618,8 @@ impl<'a> LeaseSnapshot<'a> {
                 });
                 if let Some(address) = address {
                     bail!(
-                        "{device}: the address {address} is that of {other}, which is held by {}; give this one another",
+                        "{device}: the address {address} is that of {other}, which is in use by \
+                         {}; use another address",
                         slot.describe_holder().unwrap_or_default()
                     );
                 }
@@ -761,7 +762,7 @@ mod tests {
         assert_eq!(claims(&host), [Some("u1".to_owned()), Some("u1".to_owned())]);
         host.end(1);
         let line = start(&host, "three", 3, "u2", None).unwrap_err();
-        assert!(line.contains("it is held by container two (process 2, "), "{line}");
+        assert!(line.contains("in use by container two (process 2, "), "{line}");
         assert!(line.contains(" of claim u1 since "), "{line}");
         host.end(2);
         start(&host, "three", 3, "u2", None).unwrap();
@@ -848,7 +849,7 @@ mod tests {
         assert_eq!(host.files(), [""; 0]);
         host.claim("one", &host.start(1, 10)).unwrap();
         let line = would("two", None).unwrap_err();
-        assert!(line.contains("it is held by container one "), "{line}");
+        assert!(line.contains("in use by container one "), "{line}");
         assert_eq!(would("one", Some("process 7")), Ok(()), "it is its own");
     }
 
@@ -862,7 +863,7 @@ mod tests {
         assert_eq!(held("u1", 1), None);
         start(&host, "one", 1, "u1", None).unwrap();
         assert_eq!(held("u1", 1), None);
-        assert!(held("u2", 1).unwrap().starts_with("it is held by container one "));
+        assert!(held("u2", 1).unwrap().starts_with("in use by container one "));
         assert_eq!(held("u2", 2), None);
         assert_eq!(host.files().len(), 1);
         host.end(1);
@@ -925,8 +926,9 @@ mod tests {
         assert_eq!(taken, ["vfio:a", "vfio:b"]);
         let line = take(&host, "two", holder(2), two).unwrap_err();
         for part in [
-            "2 wanted of pool vfio=fast, which has 1 free of 3; a is held by container one (process 1, ",
-            "; b is held by container one (",
+            "2 wanted of pool vfio=fast, which has 1 free of 3; a is in use by container one \
+             (process 1, ",
+            "; b is in use by container one (",
             "; \"onload-ctk lease list\" shows all",
         ] {
             assert!(line.contains(part), "{line}");
@@ -1095,7 +1097,7 @@ mod tests {
         let line = take(&host, "two", host.start(2, 10), two(1)).unwrap_err();
         for part in [
             "1 wanted of pool vfio=fast, which has 0 free of 2; 0000:81:10.0 is drained since ",
-            "; b is held by container one (",
+            "; b is in use by container one (",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }
@@ -1159,7 +1161,7 @@ mod tests {
         assert_eq!(taken.unwrap(), ["vfio:b"]);
         let line =
             take(&host, "two", host.start(2, 10), device_request(1, &["a", "b"], 1)).unwrap_err();
-        assert!(line.contains("a is held by an unknown container"), "{line}");
+        assert!(line.contains("a is in use by an unknown container"), "{line}");
     }
 
     #[test]
@@ -1169,7 +1171,7 @@ mod tests {
         take(&host, "one", host.start(1, 10), device_request(5, &members, 1)).unwrap();
         let line =
             take(&host, "two", host.start(2, 10), device_request(1, &members, 1)).unwrap_err();
-        assert!(line.contains("; c is held by container one"), "{line}");
+        assert!(line.contains("; c is in use by container one"), "{line}");
         assert!(line.contains("; 2 more are held; \"onload-ctk lease list\""), "{line}");
     }
 
@@ -1182,7 +1184,7 @@ mod tests {
         ask("one", 1).unwrap();
         assert_eq!(host.files(), ["vfio=0000:81:10.0#0", "vfio=a#0"]);
         let line = ask("two", 2).unwrap_err();
-        assert!(line.starts_with("vfio:0000:81:10.0: it is held by"), "{line}");
+        assert!(line.starts_with("vfio:0000:81:10.0: in use by"), "{line}");
         assert_eq!(host.files().len(), 2, "nothing of the second");
     }
 
@@ -1199,10 +1201,7 @@ mod tests {
         take_once(&host, "one", &[device_request(1, &["a"], 1)], &user).unwrap();
         let found = found.into_inner();
         assert_eq!(found.len(), 2);
-        assert!(
-            found.iter().all(|line| line.contains("it is held by container one ")),
-            "{found:?}"
-        );
+        assert!(found.iter().all(|line| line.contains("in use by container one ")), "{found:?}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub const MAX_BYTES: u64 = 4 * 1024 * 1024;
 pub const MAX_REASON: usize = 200;
 /// The newest supported version of the file.
 const VERSION: u32 = 1;
-const REMEDY: &str = "correct it, or remove it, which offers all again";
+const REMEDY: &str = "correct it, or remove it to offer all devices again";
 
 /// A class, or one of its devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,8 +121,9 @@ impl fmt::Display for DrainEntry {
 impl DrainList {
     /// Parses the file. Ignores fields and classes that this version does not know.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file: DrainFile = versioned::parse(bytes, VERSION, "it is no list of what is drained")
-            .map_err(|error| error!("{error:#}; {REMEDY}"))?;
+        let file: DrainFile =
+            versioned::parse(bytes, VERSION, "it is not a list of drained devices")
+                .map_err(|error| error!("{error:#}; {REMEDY}"))?;
         let mut drain = DrainList::default();
         for entry in file.drained {
             if let Some(class) = Class::from_name(&entry.class) {
@@ -306,11 +307,12 @@ mod tests {
         assert_eq!(more.unwrap().iter().count(), 1);
         assert_eq!(
             read(r#"{"version":2}"#).unwrap_err(),
-            "it is of version 2, and this program understands 1; correct it, or remove it, which offers all again"
+            "it is of version 2, and this program understands 1; correct it, or remove it to offer \
+             all devices again"
         );
         for broken in ["", "[]", r#"{"version":1,"drained":[{"class":"rdma"}]}"#] {
             let message = read(broken).unwrap_err();
-            assert!(message.contains("it is no list of what is drained"), "{message}");
+            assert!(message.contains("it is not a list of drained devices"), "{message}");
         }
     }
 
@@ -338,7 +340,7 @@ mod tests {
         let message = read().unwrap_err();
         assert!(
             message.starts_with(
-                "reading /etc/onload-ctk/drain.json: it is no list of what is drained: "
+                "reading /etc/onload-ctk/drain.json: it is not a list of drained devices: "
             ),
             "{message}"
         );

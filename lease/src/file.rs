@@ -118,7 +118,7 @@ impl Lease {
 
     /// Parses a file. Ignores unknown fields.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Lease> {
-        versioned::parse(bytes, VERSION, "it is no lease")
+        versioned::parse(bytes, VERSION, "it is not a lease")
     }
 
     /// Parses only the boot ID and the holder, of a file that [`Lease::parse`] rejects.
@@ -306,7 +306,7 @@ mod tests {
             &text.replacen("\"web\"", "\"../web\"", 1),
             &text.replacen("\"init\"", "\"ghost\"", 1),
         ] {
-            assert!(refusal(damaged).starts_with("it is no lease: "), "{damaged}");
+            assert!(refusal(damaged).starts_with("it is not a lease: "), "{damaged}");
         }
     }
 

@@ -335,7 +335,7 @@ mod tests {
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "two", 2, NAMESPACE).unwrap();
         let other = take(&host, "three", 3, 8).unwrap_err();
-        assert!(other.contains("it is held by container one (process 1, "), "{other}");
+        assert!(other.contains("in use by container one (process 1, "), "{other}");
         host.end(1);
         assert_eq!(leave(&host, "one"), None);
         assert_eq!(returning(&host), None);
@@ -712,7 +712,8 @@ mod tests {
         let host = Host::new();
         take_with(&host, "one", "ens1f0v3", 1, "192.0.2.10").unwrap();
         let refused = take_with(&host, "two", "ens1f0v4", 2, "192.0.2.10").unwrap_err();
-        let message = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which is held by container one";
+        let message = "netdev:ens1f0v4: the address 192.0.2.10 is that of netdev:ens1f0v3, which \
+            is in use by container one";
         assert!(refused.contains(message), "{refused}");
         assert_eq!(host.files().len(), 1, "nothing is written of who is refused");
         take_with(&host, "three", "ens1f0v4", 3, "192.0.2.11").unwrap();

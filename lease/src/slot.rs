@@ -10,7 +10,9 @@ use super::request::{LeaseRequest, MemberRequest};
 use onload_core::claim_uid::ClaimUid;
 use onload_sys::error::{Error, Result, error};
 
-const RESERVATION_EXPIRED: &str = "its reservation has expired, and another container may have the device; let the engine create the container again, or regenerate config.json if you start the bundle yourself";
+const RESERVATION_EXPIRED: &str = "its reservation has expired, so another container may have the \
+    device; let the engine create the container again, or regenerate config.json if you start the \
+    bundle yourself";
 
 /// Whether the holder of a lease still uses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +189,7 @@ pub(crate) fn surplus_slots(slots: &[Slot], share: u32) -> Vec<u32> {
 /// Returns the error for a device that has as many holders as it may have.
 pub fn in_use_error(holders: &[String]) -> Error {
     let holders = holders.join(", ");
-    error!("it is held by {holders}; \"onload-ctk lease list\" shows all")
+    error!("in use by {holders}; \"onload-ctk lease list\" shows all")
 }
 
 /// Finds the slot that the container already has.
@@ -348,7 +350,7 @@ mod tests {
         fn choose(self, slots: &[Slot], share: u32) -> Option<SlotChoice> {
             let chosen = self.try_choose(slots, share);
             if let Err(error) = &chosen {
-                assert!(error.to_string().starts_with("it is held by "), "{error}");
+                assert!(error.to_string().starts_with("in use by "), "{error}");
             }
             chosen.ok()
         }
@@ -402,7 +404,8 @@ mod tests {
         let refusal = |slot| A.try_choose(&[slot], 1).unwrap_err().to_string();
         assert_eq!(
             refusal(B.slot(0, Alive)),
-            "it is held by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
+            "in use by container b (process 2) since 1970-01-01T00:00:00Z; \"onload-ctk lease \
+             list\" shows all"
         );
         let line = refusal(unreadable_slot());
         assert!(line.contains("an unknown container (it is of version 9)"), "{line}");

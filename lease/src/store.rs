@@ -402,7 +402,7 @@ mod tests {
         host.claim("one", &one).unwrap();
         let line = host.claim("two", &two).unwrap_err();
         assert!(
-            line.starts_with("vfio:0000:81:10.0: it is held by container one (process 1, cgroup "),
+            line.starts_with("vfio:0000:81:10.0: in use by container one (process 1, cgroup "),
             "{line}"
         );
         host.end(1);
@@ -502,7 +502,7 @@ mod tests {
         let (one, two) = (host.start(1, 10), host.start(2, 20));
         host.claim_all("one", one, None, &[device("b")]).unwrap();
         let refused = host.claim_all("two", two.clone(), None, &[device("a"), device("b")]);
-        assert!(refused.unwrap_err().starts_with("vfio:b: it is held by container one"));
+        assert!(refused.unwrap_err().starts_with("vfio:b: in use by container one"));
         assert_eq!(host.files(), ["vfio=b#0"]);
         host.claim_all("two", two, None, &[device("a"), device("c")]).unwrap();
     }
@@ -519,7 +519,7 @@ mod tests {
         let line = host
             .claim_all("two", host.start(2, 20), None, std::slice::from_ref(&group))
             .unwrap_err();
-        assert!(line.contains("vfio:10.0: it is held by container one (process 1"), "{line}");
+        assert!(line.contains("vfio:10.0: in use by container one (process 1"), "{line}");
         assert!(line.contains(" as vfio:10.1;"), "{line}");
         host.end(1);
         host.claim_all("two", host.start(2, 20), None, &[group]).unwrap();
@@ -842,7 +842,7 @@ mod tests {
                         };
                         match leases.acquire(&request, &|_| None) {
                             Ok(_) => 1,
-                            Err(error) if format!("{error:#}").contains("it is held by") => 0,
+                            Err(error) if format!("{error:#}").contains("in use by") => 0,
                             Err(error) => panic!("{error:#}"),
                         }
                     })

@@ -29,7 +29,7 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
     let (present, missing) = sort(&host, counts)?;
     for (runtime, count) in missing {
         printer.warning(format_args!(
-            "{} made by {}, which is not there: install it again to end {}",
+            "{} created by {}, which does not exist: install it again to end {}",
             format_container_count(count),
             runtime.display(),
             pronoun(count)
@@ -94,7 +94,7 @@ fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, Ru
 fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
     let named = read_named_runtime(host, file)?;
     find_runtime_behind(host, &named)?
-        .context("looking for the OCI runtime behind onload-container-runtime: there is none")
+        .context("looking for the OCI runtime behind onload-container-runtime: none is installed")
 }
 
 /// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so. Empty if it names
@@ -112,6 +112,6 @@ pub(super) fn read_named_runtime(host: &Host, file: Option<&Path>) -> anyhow::Re
     let runtime = configured_runtime(&String::from_utf8_lossy(&bytes.unwrap_or_default()));
     runtime.with_context(|| {
         let config_path = config_path.display();
-        format!("reading configuration {config_path}: [runtime] does not say clearly which runtime it is")
+        format!("reading configuration {config_path}: [runtime] does not name the runtime clearly")
     })
 }

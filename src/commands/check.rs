@@ -96,9 +96,12 @@ fn refuse_undecided(
     let doubtful = if files.is_empty() {
         String::new()
     } else {
-        format!(" ({} may be right or wrong)", files.join(", "))
+        format!(" ({} may be incorrect)", files.join(", "))
     };
-    bail!("comparing {} with this host: not known{doubtful}: {reasons}", directory.display());
+    bail!(
+        "comparing {} with this host: could not determine the result{doubtful}: {reasons}",
+        directory.display()
+    );
 }
 
 /// Returns the state of a file and its description.

@@ -79,13 +79,15 @@ pub fn run(
         if let Some(reason) = &too_old {
             let name = args.runtime.name();
             printer.warning(format!(
-                "{name} {reason}; until then containers get devices by the runtime \"onload\" only, and \"onload-ctk doctor\" says where to get a newer {name}"
+                "{name} {reason}; until then only the runtime \"onload\" provides devices; \
+                 \"onload-ctk doctor\" says where to get a newer {name}"
             ));
         }
     }
     if args.nri && host.entry(Path::new(NRI_PLUGIN))?.is_none() {
         printer.warning(format!(
-            "{} is not there; until it runs, pods start without what their annotations ask for",
+            "{} does not exist; until it runs, pods start without the devices that their \
+             annotations request",
             host.outside_path(Path::new(NRI_PLUGIN)).display()
         ));
     }
@@ -213,25 +215,27 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
     let engine = args.runtime.name();
     if args.restart && !host.is_running() {
         bail!(
-            "restarting {engine}: {} is not the running host; leave --restart out",
+            "restarting {engine}: {} is not the running host; omit --restart",
             global.host_root.display()
         );
     }
     if let Some(file) = &args.file
         && (!file.is_absolute() || file.file_name().is_none())
     {
-        bail!("--file {}: name the file by its whole path", file.display());
+        bail!("--file {}: use an absolute path", file.display());
     }
     if args.nri && !matches!(args.runtime, Engine::Containerd | Engine::Crio) {
         bail!(
-            "--nri: by NRI, pods of containerd and crio get devices; for {engine} leave --nri out, and use --device or the runtime \"onload\""
+            "--nri: NRI serves pods of containerd and crio; for {engine} omit --nri, and use \
+             --device or the runtime \"onload\""
         );
     }
     let wrapper = Path::new(RUNTIME_PATH);
     // Nomad has no default, which its own file's editor says.
     if args.set_default && args.runtime != Engine::Nomad && host.entry(wrapper)?.is_none() {
         bail!(
-            "--set-default: {} is not there, and with it as the default {engine} would start no container at all; install it first",
+            "--set-default: {} does not exist, and with it as the default {engine} could start no \
+             container; install it first",
             host.outside_path(wrapper).display()
         );
     }
@@ -244,10 +248,10 @@ fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> anyhow::Resul
     let Some(setup) = setups.iter().find(is_unknown).filter(|_| args.restart) else {
         return Ok(());
     };
-    let command =
-        setup.restart_command().unwrap_or_else(|| "nothing has to be restarted".to_owned());
+    let command = setup.restart_command().unwrap_or_else(|| "no restart is needed".to_owned());
     bail!(
-        "--restart: which service reads {} is not known for certain; leave --restart out, and run this yourself: {command}",
+        "--restart: could not determine which service reads {} for certain; omit --restart, and \
+         run: {command}",
         setup.file.display()
     );
 }
@@ -266,7 +270,8 @@ fn check_default(
     let engine = engine.name();
     if named == Path::new(RUNTIME_PATH) {
         bail!(
-            "--set-default: path under [runtime] in {config} is {RUNTIME_PATH} itself; name the OCI runtime behind it"
+            "--set-default: path under [runtime] in {config} is {RUNTIME_PATH} itself; set it to \
+             the OCI runtime"
         );
     }
     if let Some(replaced) = &replaced
@@ -274,14 +279,17 @@ fn check_default(
     {
         let known = KNOWN.join(", ");
         bail!(
-            "--set-default: the default runtime of {engine} is {:?}, and {RUNTIME_NAME} can take the place only of {known}; leave --set-default out, and choose the runtime {RUNTIME_NAME} for single containers",
+            "--set-default: the default runtime of {engine} is {:?}, and {RUNTIME_NAME} can \
+             replace only {known}; omit --set-default, and choose the runtime {RUNTIME_NAME} for \
+             single containers",
             replaced.name
         );
     }
     let program = replaced.as_ref().and_then(|replaced| replaced.program.as_deref());
     let advice = match find_program(host, program)? {
         _ if !named.as_os_str().is_empty() => format!(
-            "correct path under [runtime] in {config}, which all engines share, or leave --set-default out"
+            "correct path under [runtime] in {config}, which all engines share, or omit \
+             --set-default"
         ),
         Some(path) => format!("write path = {path:?} under [runtime] in {config}"),
         None if program.is_some() => {
@@ -298,7 +306,8 @@ fn check_default(
             named.display().to_string()
         };
         bail!(
-            "--set-default: {engine} would start no container at all, since the OCI runtime behind {RUNTIME_NAME} was not found at {missing}; {advice}"
+            "--set-default: {engine} could start no container, because the OCI runtime behind \
+             {RUNTIME_NAME} was not found at {missing}; {advice}"
         );
     };
     if let Some(replaced) = &replaced
@@ -392,7 +401,8 @@ fn find_setups(
     for bundled in &bundled {
         let file = bundled.editable_file(host).map(|file| file.display().to_string());
         printer.warning(format!(
-            "{} has a containerd of its own, which this does not configure; to do so, add --file {}",
+            "{} has its own containerd, which this does not configure; to configure it, add --file \
+             {}",
             bundled.kind.name(),
             file.unwrap_or("FILE".to_owned())
         ));
@@ -482,7 +492,7 @@ impl PolicyFile {
         let old = policy.text().unwrap_or_default();
         let new = allow::allow_classes(old, &args.allow).with_context(|| {
             let path = policy.path.display();
-            format!("allowing classes in {path}, which is left as it is")
+            format!("allowing classes in {path}, which is not changed")
         })?;
         policy.edited = (new != old).then_some(new);
         Ok(Some(policy))
@@ -537,11 +547,13 @@ fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow
     let path = host.outside_path(needed);
     printer.warning(match engine {
         Engine::Nomad => format!(
-            "{} is not there; Nomad uses docker's runtimes, so run this with --runtime docker too",
+            "{} does not exist; Nomad uses docker's runtimes, so run this with --runtime docker \
+             too",
             path.display()
         ),
         _ => format!(
-            "{} is not there; a container that asks for the runtime cannot start until it is installed",
+            "{} does not exist; a container that requests the runtime cannot start until it is \
+             installed",
             path.display()
         ),
     });
@@ -563,13 +575,14 @@ fn print_reload_command(
             printer.note("nothing to restart: podman reads it whenever it starts a container");
         }
         (ReloadMethod::Reload, Some(reload), _) => {
-            printer.note(format_args!("{name} reads it when it is told to: {reload}"));
+            printer.note(format_args!("{name} reads it on reload: {reload}"));
         }
         (_, Some(_), Some(restart)) => printer.note(format_args!(
-            "{name} turns CDI on when it starts, which stops its containers unless live-restore is on: {restart}"
+            "{name} enables CDI when it starts, and a restart stops its containers unless \
+             live-restore is on: {restart}"
         )),
         (_, None, Some(restart)) => {
-            printer.note(format_args!("{name} reads it when it starts: {restart}"));
+            printer.note(format_args!("{name} reads it at its start: {restart}"));
         }
     }
     Ok(())
@@ -596,7 +609,7 @@ fn reload_engine(
 ) -> anyhow::Result<()> {
     let name = service.name;
     if method == ReloadMethod::Reload && !service.before.is_active {
-        printer.note(format_args!("{name} does not run: it reads the file when it starts"));
+        printer.note(format_args!("{name} is not running: it reads the file at its start"));
         return Ok(());
     }
     let Some(worse) = service.reload(method)? else {
@@ -608,10 +621,10 @@ fn reload_engine(
     }
     let result = match service.retry_reload(method)? {
         None => format!("it was {}ed with them", method.verb()),
-        Some(still) => format!("that did not help: {still}"),
+        Some(still) => format!("that did not fix it: {still}"),
     };
     bail!(
-        "{}ing {name}, which did worse then: {worse}; its files are as they were, and {result}",
+        "{}ing {name}, which made it worse: {worse}; its files are unchanged, and {result}",
         method.verb()
     )
 }

@@ -62,7 +62,7 @@ pub(super) fn complete_address<'n>(
     let matching: BTreeSet<&str> = known.filter(matches).collect();
     if matching.len() > 1 {
         let names: Vec<&str> = matching.into_iter().collect();
-        bail!("reading address {address:?}: it stands for {}; write one of them", names.join(", "));
+        bail!("reading address {address:?}: it matches {}; use one of them", names.join(", "));
     }
     Ok(matching.first().copied())
 }
@@ -85,7 +85,8 @@ mod tests {
         let several = complete("81:10.0", &known).unwrap_err();
         assert_eq!(
             several,
-            "reading address \"81:10.0\": it stands for 0000:81:10.0, 10000:81:10.0; write one of them"
+            "reading address \"81:10.0\": it stands for 0000:81:10.0, 10000:81:10.0; use one of \
+             them"
         );
     }
 }

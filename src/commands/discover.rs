@@ -50,7 +50,7 @@ pub fn run(
         check_capture_name(path)?;
         host.start_recording();
     }
-    printer.progress("looking at this host");
+    printer.progress("reading this host");
     let (mut inventory, pools) = discover_with_pools(&host, &config);
     let installed = InstalledFiles::read(&host, &config)?;
     let left_out = pools_left_out_reason(&host, &config, installed);
@@ -118,7 +118,8 @@ fn pools_left_out_reason(
     if !installed.hook {
         let hook = config.cdi.hook_path.display();
         return Some(format!(
-            "pools are left out: the hook {hook}, which takes a member for a container, is not there; install it, or set hook-path in [cdi]"
+            "pools are omitted: the hook {hook}, which chooses a member for a container, does not \
+             exist; install it, or set hook-path in [cdi]"
         ));
     }
     let directory = find_directory(host, None).ok().flatten();
@@ -149,7 +150,8 @@ fn check_capture_name(path: &Path) -> anyhow::Result<()> {
     let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     if OTHER_FORMATS.contains(&extension) {
         bail!(
-            "writing {}: a capture is a tar archive that is compressed with zstd; name it FILE.tar.zst",
+            "writing {}: a capture is a tar archive compressed with zstd; use the name \
+             FILE.tar.zst",
             path.display()
         );
     }
@@ -166,12 +168,12 @@ fn write_capture(
     write_file(path, &archive)?;
     for omitted in &tree.left_out {
         printer.warning(format_args!(
-            "{} is an empty file in the capture: nothing else would give the same answer",
+            "{} is an empty file in the capture, because discovery could not read it",
             omitted.display()
         ));
     }
     let masks = if open {
-        "hardware addresses and GUIDs as they are"
+        "hardware addresses and GUIDs not masked"
     } else {
         "hardware addresses and GUIDs masked"
     };
@@ -185,7 +187,8 @@ fn write_capture(
 }
 
 /// Returns what a request for an interface must include.
-const NETWORK: &str = "nic and zf accelerate an interface that the container sees: give it --network host, macvlan, ipvlan (l2) or the interface itself.";
+const NETWORK: &str = "nic and zf accelerate an interface in the container's network: use \
+    --network host, macvlan, ipvlan (l2), or move the interface in.";
 
 /// Virtual functions of one physical function that have a row each. More of them share one row.
 const MAX_FUNCTION_ROWS: usize = 8;

@@ -57,7 +57,7 @@ pub(super) fn check_host(
 ) -> anyhow::Result<(Inventory, Vec<Check>)> {
     let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
-    printer.progress("looking at this host");
+    printer.progress("reading this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
     let context = CheckContext {

@@ -164,7 +164,7 @@ impl EngineFile {
 
     fn configure_context(&self) -> String {
         let (name, path) = (self.setup.engine.name(), self.path.display());
-        format!("configuring {name}, whose {path} is left as it is")
+        format!("configuring {name}, whose {path} is not changed")
     }
 
     fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
@@ -294,7 +294,7 @@ fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<Own
             // The parent's owner determines who could create it.
             Err(error) if error.is_absent() => {}
             Err(TrustError::Owner { path, owner }) => bail!(
-                "{} belongs to user {owner}, who could put another file in its place; run this as that user",
+                "{} belongs to user {owner}, who could replace it; run this as that user",
                 host.outside_path(&path).display()
             ),
             Err(error) => return Err(error.into()),

@@ -86,6 +86,6 @@ impl EngineRecord {
         } else {
             directory.write(name, &text, self.config_file.as_ref())
         };
-        result.context("recording which files of engines were changed")
+        result.context("recording the changed engine files")
     }
 }

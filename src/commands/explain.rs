@@ -87,7 +87,7 @@ fn misspelled_annotations(config: &str) -> Vec<String> {
 fn with_advice(error: anyhow::Error) -> anyhow::Error {
     let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     if is_error_kind(error.as_ref(), &kinds) {
-        anyhow!("{error:#}; a bundle is the directory that holds the config.json of a container")
+        anyhow!("{error:#}; use the directory that contains the container's config.json")
     } else {
         error
     }

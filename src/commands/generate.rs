@@ -115,7 +115,8 @@ fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()
             // A few fields say what is in the way; a host has thousands alike.
             let fields = join_first(&needed.fields, FIELDS);
             bail!(
-                "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; leave the kind out with --kind, or raise --max-cdi-version",
+                "writing {kind} for readers of CDI {newest}: it needs {}, because of {fields}; \
+                 exclude the kind with --kind, or raise --max-cdi-version",
                 needed.version
             );
         }
@@ -147,7 +148,7 @@ fn to_file(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
-        bail!("writing {}: one file holds one kind; name it with --kind", path.display());
+        bail!("writing {}: one file contains one kind; choose it with --kind", path.display());
     }
     let find_part = |part| specs.iter().find(|(name, _)| name.part == part);
     let Some((SpecName { class, .. }, spec)) = find_part(SpecPart::Devices) else {
@@ -194,7 +195,7 @@ fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
     let names: Vec<String> =
         pools.devices.iter().map(|pool| format!("{class}={}", pool.name)).collect();
     format!(
-        "pools are not in {} ({}): they have a file of their own, which --output-dir writes beside it",
+        "pools are not in {} ({}): they need a separate file, which --output-dir writes",
         path.display(),
         ShortList(&names)
     )
@@ -206,10 +207,10 @@ pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     let context = || format!("writing {}", path.display());
     regular::check_replaceable(path).with_context(context)?;
     let Some(name) = path.file_name() else {
-        bail!("{}: this is no name of a file", context());
+        bail!("{}: this is not a file name", context());
     };
     let Some(directory) = SpecDir::open(parent)? else {
-        bail!("{}: there is no directory {}; make it first", context(), parent.display());
+        bail!("{}: directory {} not found; create it first", context(), parent.display());
     };
     let result = atomic::write_atomic(directory.descriptor(), name, content, 0o644);
     result.map_err(|error| error.source).with_context(context)
@@ -370,13 +371,13 @@ fn print_step(step: &FileStep, directory: &Path, printer: &mut Printer) -> io::R
         FileAction::Keep => return Ok(()),
         FileAction::Leave => {
             let path = path.display();
-            printer.warning(format_args!("{path} was not written by onload-ctk and would stay"));
+            printer.warning(format_args!("{path} was not written by onload-ctk and would be kept"));
             return Ok(());
         }
         FileAction::Undecided => {
             let path = path.display();
             printer.warning(format_args!(
-                "{path} would stay: not all of what it offers could be read"
+                "{path} would be kept: not all of its devices could be read"
             ));
             return Ok(());
         }
@@ -417,7 +418,7 @@ fn refuse_undecided(
         return Ok(());
     }
     bail!(
-        "in {}: kept {} as it was, because not all of what it offers could be read: {}; --force replaces it",
+        "in {}: kept {}, because not all of its devices could be read: {}; --force replaces it",
         directory.display(),
         undecided.join(", "),
         unread_reasons(inventory, |_| true)
@@ -431,7 +432,8 @@ fn report_unwritten(plan: &SpecPlan, directory: &Path, printer: &mut Printer) ->
         return ExitAnswer::Yes;
     }
     printer.warning(format_args!(
-        "in {}: left {} alone, which somebody else wrote or changed; --diff --force shows the difference, and --force alone replaces it",
+        "in {}: kept {}, which another program or user wrote or changed; --diff --force shows the \
+         difference, --force replaces it",
         directory.display(),
         left_files.join(", ")
     ));

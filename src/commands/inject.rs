@@ -30,7 +30,8 @@ impl NodeLookup for HostNodeLookup<'_> {
             let path = self.0.outside_path(Path::new(host_path));
             let path = path.display();
             let message = format!(
-                "there is no device node {path}; its specification may be out of date: \"onload-ctk cdi check\" tells"
+                "device node {path} not found; its specification may be out of date: run \
+                 \"onload-ctk cdi check\""
             );
             io::Error::new(io::ErrorKind::NotFound, message)
         })
@@ -63,14 +64,14 @@ pub fn run(
     }
     let bytes = regular::read_at_most(stdin, MAX_BYTES).context(READ_CONTEXT)?;
     if bytes.trim_ascii().is_empty() {
-        bail!("{READ_CONTEXT}: there is nothing; give it a config.json: < config.json");
+        bail!("{READ_CONTEXT}: the input is empty; redirect a config.json: < config.json");
     }
     let mut config = OciConfig::parse(&bytes).map_err(read_error)?;
     if config.has_namespace("user").map_err(read_error)? {
         map_ids(&mut edits);
     }
     apply(&mut config, &edits, &HostNodeLookup(&host))
-        .context("giving devices to the container")?;
+        .context("adding devices to the container")?;
     let changed = config.into_bytes();
     printer.print(String::from_utf8_lossy(&changed))?;
     printer.print("\n")?;

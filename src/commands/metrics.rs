@@ -29,7 +29,7 @@ pub fn run(
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
     let leases = leases::list(&host);
     if let Err(error) = &leases {
-        printer.warning(format_args!("leases and who holds devices are left out: {error:#}"));
+        printer.warning(format_args!("leases and holders are omitted: {error:#}"));
     }
     let leases = leases.ok();
     let devices = build_offers(&inventory, &specs, &pools, leases.as_deref().unwrap_or_default());
@@ -39,7 +39,8 @@ pub fn run(
     };
     if !devices.is_empty() && !specs.paths().iter().any(is_ours) {
         printer.warning(
-            "no specification is written yet, so every device counts as unhealthy; run \"onload-ctk cdi generate\"",
+            "no specification exists yet, so every device counts as unhealthy; run \"onload-ctk \
+             cdi generate\"",
         );
     }
     let grantees = list_grants(&host).ok();

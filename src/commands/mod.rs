@@ -98,7 +98,8 @@ fn check_host_root(host: &Host, root: &Path) -> anyhow::Result<()> {
     }
     if root.join("overlay.table").exists() {
         bail!(
-            "opening host root {}: it has only what differs from another host (overlay.table); copy it over that host's directory first",
+            "opening host root {}: it contains only the differences from another host \
+             (overlay.table); copy it over that host's directory first",
             root.display()
         );
     }
@@ -110,7 +111,8 @@ fn check_host_root(host: &Host, root: &Path) -> anyhow::Result<()> {
             .any(|directory| root.join(directory).is_dir())
     {
         bail!(
-            "opening host root {}: it has none of the directories sys, proc, etc, usr and var; name the directory into which a capture was unpacked, or one where / of a host is mounted",
+            "opening host root {}: it contains none of sys, proc, etc, usr and var; use a \
+             directory with an unpacked capture or a mounted root file system",
             root.display()
         );
     }
@@ -141,7 +143,7 @@ fn warn_of_unread(inventory: &Inventory, printer: &mut Printer) {
     if !inventory.unread.is_empty() {
         let classes: Vec<&str> = inventory.undecided_classes().iter().map(|c| c.as_str()).collect();
         printer.warning(format_args!(
-            "not all of this host could be read, so what it offers is not fully known ({}){}",
+            "parts of this host could not be read, so the list of devices may be incomplete ({}){}",
             classes.join(", "),
             unread::advice(&inventory.unread)
         ));
@@ -191,7 +193,8 @@ fn generate_specs(
 fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
     if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
         bail!(
-            "looking for accelerated interfaces: there is none, and [discover] missing-nic-is-error is on; \"onload-ctk discover --explain\" says why"
+            "looking for accelerated interfaces: none found, and [discover] missing-nic-is-error \
+             is set; \"onload-ctk discover --explain\" says why"
         );
     }
     Ok(())
@@ -202,7 +205,7 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(missing) = explicit.iter().find(|dir| !dir.is_dir()) {
         bail!(
-            "reading specifications: {} is no directory; name one with --spec-dir, or leave that out",
+            "reading specifications: {} is not a directory; correct --spec-dir",
             missing.display()
         );
     }
@@ -211,7 +214,7 @@ fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> anyhow::Result<Vec<Pa
 
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.exists() && !path.is_dir() {
-        let message = "something else has this name";
+        let message = "the name is in use";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
     }
     std::fs::create_dir_all(path)
@@ -260,9 +263,14 @@ fn resolve_devices(
     names: &[QualifiedName],
 ) -> anyhow::Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
-        let suggestion = error.names.iter().find_map(|name| similar_device(registry, name)).map(|name| format!("; did you mean {name}?"));
+        let suggestion = error
+            .names
+            .iter()
+            .find_map(|name| similar_device(registry, name))
+            .map(|name| format!("; did you mean {name}?"));
         anyhow!(
-            "{error} (looked in {}){}; \"onload-ctk cdi list\" shows what is offered, \"onload-ctk discover --explain\" says what is not, and why",
+            "{error} (looked in {}){}; \"onload-ctk cdi list\" lists the devices, \"onload-ctk \
+             discover --explain\" says why others are not offered",
             join_paths(dirs),
             suggestion.unwrap_or_default()
         )

@@ -45,7 +45,7 @@ impl PoolHolders {
             Ok(entries) => PoolHolders::new(&entries),
             Err(error) => {
                 printer.warning(format_args!(
-                    "which members of pools are free is not known: {error:#}"
+                    "could not determine which pool members are free: {error:#}"
                 ));
                 PoolHolders(None)
             }

@@ -115,7 +115,9 @@ fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> anyhow
     let child = format!("{CHILD_PREFIX}.{pid}");
     let left_behind = list_older(CHILD_PREFIX, limit)?;
     if left_behind.contains(&child) || left_behind.len() >= MAX_USER_CHILDREN {
-        bail!("an earlier run still waits for them (process name {child}); end process {pid}");
+        bail!(
+            "a child of an earlier run is still waiting (process name {child}); end process {pid}"
+        );
     }
     let max = usize::try_from(MAX_BYTES)?;
     let read = |answer: &mut File| {
@@ -126,7 +128,7 @@ fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> anyhow
     };
     let mut answer = run_in_child(&child, host.as_fd(), max, Instant::now() + limit, read)?;
     if answer.pop() != Some(END) {
-        bail!("it did not give them within {} s; end it", limit.as_secs_f32());
+        bail!("they could not be read within {} s; end it", limit.as_secs_f32());
     }
     Ok(answer)
 }
@@ -242,7 +244,8 @@ mod tests {
         let error = asked(&root, Duration::from_millis(10)).unwrap_err();
         assert_eq!(
             format!("{error:#}"),
-            "reading the arguments of process 11 (conmon): it did not give them within 0.01 s; end it"
+            "reading the arguments of process 11 (conmon): they could not be read within 0.01 s; \
+             end it"
         );
     }
 }

@@ -85,9 +85,7 @@ impl EngineService {
             return Ok(Some(self.describe_loss(&loss)));
         }
         if !status.success() {
-            bail!(
-                "{word}ing {name}: {program} ended with {status}; \"journalctl -u {name}\" says more"
-            );
+            bail!("{word}ing {name}: {program} ended with {status}; see \"journalctl -u {name}\"");
         }
         Ok(None)
     }
@@ -143,14 +141,14 @@ impl EngineService {
                 )
                 .unwrap_or_default();
                 match message.trim() {
-                    "" => format!("{name} does not run; \"journalctl -u {name}\" says more"),
+                    "" => format!("{name} does not run; see \"journalctl -u {name}\""),
                     message => format!("{name} does not run: {message}"),
                 }
             }
             Loss::Plugin(kind, id) => {
                 let detailed = ctr(&["plugins", "ls", "--detailed"]).unwrap_or_default();
-                let reason = find_message(&detailed, kind, id).unwrap_or("its journal says more");
-                format!("containerd does not load its plugin {kind}.{id}: {reason}")
+                let reason = find_message(&detailed, kind, id).unwrap_or("see its journal");
+                format!("containerd cannot load its plugin {kind}.{id}: {reason}")
             }
         }
     }
@@ -160,7 +158,8 @@ impl EngineService {
 fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> anyhow::Result<&'static str> {
     paths.iter().find(|path| booted.is_dir() && Path::new(path).exists()).copied().with_context(|| {
         format!(
-            "--restart: systemd is not running on this host; leave --restart out, and restart {service} by the host's own init system"
+            "--restart: systemd is not running on this host; omit --restart, and restart {service} \
+             with the host's init system"
         )
     })
 }
@@ -274,7 +273,7 @@ ID:               diff
             let refusal = systemctl(&[program], Path::new(booted), "docker").unwrap_err();
             let line = refusal.to_string();
             assert!(line.contains("--restart: systemd is not running on this host"), "{line}");
-            assert!(line.contains("restart docker by the host's own init system"), "{line}");
+            assert!(line.contains("restart docker with the host's init system"), "{line}");
         }
         assert_eq!(systemctl(&["/nowhere", "/"], Path::new("/"), "docker").unwrap(), "/");
     }

@@ -118,7 +118,9 @@ fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
             for state in PODMAN_STATE.map(|state| storage.join(state)) {
                 if host.entry(&state)?.is_some() {
                     let state = state.display();
-                    bail!("podman alone reads {state}, and it is not asked about another host");
+                    bail!(
+                        "only podman can read {state}, and it cannot be queried about another host"
+                    );
                 }
             }
         }
@@ -179,7 +181,7 @@ fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<std::process::Ex
         if Instant::now() > deadline {
             child.kill()?;
             child.wait()?;
-            bail!("it did not answer in time");
+            bail!("it timed out");
         }
         std::thread::sleep(PAUSE);
     }

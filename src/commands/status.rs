@@ -83,7 +83,7 @@ fn read_report(
     config: &Config,
     printer: &mut Printer,
 ) -> anyhow::Result<(Inventory, StatusReport)> {
-    printer.progress("looking at this host");
+    printer.progress("reading this host");
     let (inventory, _) = discover_with_pools(host, config);
     let report = inspect_containers(host, &inventory, printer)?;
     Ok((inventory, report))
@@ -168,7 +168,7 @@ pub(super) fn inspect_containers(
     let report = read_status(input, &mut |container, examine| examiner.run(container, examine));
     printer.end_progress();
     if let Err(error) = &leases {
-        printer.warning(format_args!("which devices are leased is not known: {error:#}"));
+        printer.warning(format_args!("could not determine which devices are leased: {error:#}"));
     }
     Ok(report?)
 }
@@ -187,10 +187,12 @@ fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<Co
     match (chosen.next(), chosen.next()) {
         (Some(container), None) => Ok(container),
         (None, _) => bail!(
-            "looking for container {word:?}: none that runs is called so and holds an onload.dev device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do, and the engine those that have ended"
+            "looking for container {word:?}: no running container of that name uses an onload.dev \
+             device, loads libonload.so or requests a device; \"onload-ctk status\" lists those \
+             that do"
         ),
         (Some(first), Some(second)) => bail!(
-            "looking for container {word:?}: it means {} and {}; type more of the id",
+            "looking for container {word:?}: it means {} and {}; use more of the id",
             display_name(&first),
             display_name(&second)
         ),

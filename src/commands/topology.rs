@@ -25,7 +25,7 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let (host, config) = open_host_of_incident(global, printer)?;
-    printer.progress("looking at this host");
+    printer.progress("reading this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
     let leases = leases::list(&host);
     let grantees = list_grants(&host).unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn run(
     });
     printer.end_progress();
     if let Err(error) = &leases {
-        printer.warning(format_args!("who holds devices is not known: {error:#}"));
+        printer.warning(format_args!("could not determine who holds devices: {error:#}"));
     }
     warn_of_unread(&inventory, printer);
     let topology = topology?;
@@ -88,7 +88,7 @@ fn print_matrix(
         return Ok(());
     };
     if let Some(obstacle) = &matrix.obstacle {
-        printer.warning(format_args!("what is near a GPU is not known: {obstacle}"));
+        printer.warning(format_args!("could not determine what is near a GPU: {obstacle}"));
     }
     for line in &matrix.lines {
         let cells: Vec<String> = line.split('\t').map(to_one_line).collect();
@@ -99,7 +99,7 @@ fn print_matrix(
 
 fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
     if topology.nodes.is_empty() {
-        printer.note("nothing to show: this host lists no NUMA node, no network and no device");
+        printer.note("nothing to show: this host has no NUMA nodes, interfaces or devices");
     }
     for (index, line) in render_lines(topology).iter().enumerate() {
         let text = format_line(line, printer.columns());

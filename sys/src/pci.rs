@@ -30,7 +30,7 @@ impl FromStr for PciAddress {
     fn from_str(text: &str) -> Result<Self> {
         let text = Quoted(text);
         parse(text.0)
-            .ok_or_else(|| error!("{text} is not a PCI address; want one like 0000:3b:00.0"))
+            .ok_or_else(|| error!("{text} is not a PCI address; expected one like 0000:3b:00.0"))
     }
 }
 

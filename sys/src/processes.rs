@@ -705,7 +705,7 @@ mod tests {
             ("proc/3/cgroup", "0::/a/two\n"),
         ]);
         let one = tree.path("sys/fs/cgroup/a/one");
-        assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it is not there");
+        assert_eq!(processes.own_cgroup(1, 2).unwrap(), None, "it does not exist");
         fs::create_dir_all(&one).unwrap();
         assert_eq!(processes.own_cgroup(1, 2).unwrap(), Some(cgroup_at(&tree, "a/one")));
         assert_eq!(processes.own_cgroup(2, 3).unwrap(), None);

@@ -313,7 +313,7 @@ fn an_interface_that_is_named_by_its_address_is_named_by_its_mask() {
     assert_eq!(crate::common::each(&found["nics"], "name"), ["enx000f53000001"]);
     assert_eq!(
         crate::common::reason(&found, "nic", "enx000f53000002"),
-        "ignored: it is in [discover] ignored-interfaces; take it out there to offer it"
+        "ignored: it is in [discover] ignored-interfaces; remove it there to offer it"
     );
     let address = capture.root().join("sys/class/net/enx000f53000001/address");
     assert_eq!(fs::read_to_string(address).unwrap(), "00:0f:53:00:00:01\n");

@@ -105,7 +105,8 @@ fn the_help_says_all_that_a_flag_allows() {
     let wanted = "A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK";
     assert!(configure.contains(wanted), "{configure}");
     let generate = help(&["cdi", "generate"]);
-    let wanted = "that somebody else wrote or changed, or whose devices could not be read";
+    let wanted = "that another program or user wrote or changed, or whose devices could not be \
+        read";
     assert!(generate.contains(wanted), "{generate}");
 }
 

@@ -99,14 +99,13 @@ fn a_container_that_does_not_answer_may_have_it_and_is_waited_for_by_name() {
         return;
     };
     let run = drain(&tree, &["nic"]).answered_no();
-    assert!(run.stdout.contains("not known: it did not answer in time"), "{}", run.stdout);
+    assert!(run.stdout.contains("not known: it timed out"), "{}", run.stdout);
     // Its user may hide what it has, and keeps nobody waiting who is not told.
     let cgroup =
         format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope\n");
     tree.file("/proc/77/cgroup", cgroup);
     let waited = drain(&tree, &["nic", "--wait", "--timeout", "0"]).answered_no();
-    let line =
-        "waiting for container 3f2a3f2a3f2a (podman), which may have any of it: of user 1000; ";
+    let line = "waiting for container 3f2a3f2a3f2a (podman), which may use it: of user 1000; ";
     assert!(waited.stderr.contains(line), "{}", waited.stderr);
     assert!(waited.stderr.contains("findmnt --task 77"), "{}", waited.stderr);
     // What root's engine gave is known by the configuration that it made the container with.
@@ -147,7 +146,10 @@ fn a_signal_ends_the_waiting_and_leaves_what_is_drained() {
     std::io::Read::read_to_string(&mut stderr, &mut message).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(2), "{message}");
     assert!(
-        message.contains("error: waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it: interrupted by a signal"),
+        message.contains(
+            "error: waiting for containers; the devices stay drained, and \"onload-ctk drain\" \
+             shows it: interrupted by a signal"
+        ),
         "{message}"
     );
     assert_eq!(drained(&tree), ["vfio"]);
@@ -160,10 +162,7 @@ fn while_the_daemon_for_kubernetes_writes_the_specifications_are_left_to_it() {
     let lock = fs::File::open(tree.path("/run/onload-ctk/@locks/spec-writer")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let message = drain(&tree, &["rdma=rxe0"]).done().stderr;
-    assert!(
-        message.contains("the daemon for Kubernetes writes the specifications anew"),
-        "{message}"
-    );
+    assert!(message.contains("the daemon for Kubernetes updates the specifications"), "{message}");
     assert_eq!(device_names(&tree.written("rdma")), ["all", "rxe0", "rxe1"]);
     // The package, while its service runs, comes first.
     tree.file("/run/onload-cdi/last-run", "");

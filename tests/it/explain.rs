@@ -100,6 +100,6 @@ fn a_ticket_is_explained_and_not_taken() {
     // Any number of containers may have an RDMA device, but what a ticket gives for itself.
     let run = explain(&host, bundle.path());
     assert_eq!(run.code, Some(1), "{}", run.stderr);
-    assert!(run.stderr.contains("rdma:mlx5_0: it is held by container other "), "{}", run.stderr);
+    assert!(run.stderr.contains("rdma:mlx5_0: in use by container other "), "{}", run.stderr);
     assert_eq!(fs::read_dir(leases).unwrap().count(), 1);
 }

@@ -552,7 +552,10 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
     let run = run_with_unreadable(&tree, DEBUGFS, &args).done();
     let found = run.json();
     let why = reason(&found, "nic", "ens1");
-    assert!(why.starts_with("whether Onload is attached to it is not known: reading "), "{why}");
+    assert!(
+        why.starts_with("could not determine whether Onload is attached to it: reading "),
+        "{why}"
+    );
     assert!(why.contains("/sys/kernel/debug: Permission denied"), "{why}");
     assert!(!why.contains("write ens1"), "{why}");
     let kinds = texts(&found["unread"][0]["kinds"]);
@@ -577,8 +580,8 @@ fn what_everything_could_be_read_of_is_decided() {
     let why = reason(&run.json(), "nic", "ens1");
     assert_eq!(
         why,
-        "driver igb is not one of Onload's; if igb has XDP, Onload takes it by AF_XDP: load \
-         sfc_resource, then write ens1 to /sys/module/sfc_resource/afxdp/register"
+        "driver igb is not one of Onload's; if igb supports XDP, Onload accelerates it with \
+         AF_XDP: load sfc_resource, then write ens1 to /sys/module/sfc_resource/afxdp/register"
     );
     // Nothing of this host hangs on debugfs.
     let tree = x3();
@@ -674,7 +677,7 @@ fn a_library_that_may_not_be_read_is_not_called_one_of_another_driver() {
     assert!(why.contains("is not known: reading ") && !why.contains("was not built"), "{why}");
     let found = run_with_unreadable(&tree, "/usr/lib/x86_64-linux-gnu", &args).done().json();
     let why = reason(&found, "nic", "onload");
-    assert!(why.contains("whether libonload.so is installed is not known"), "{why}");
+    assert!(why.contains("could not determine whether libonload.so is installed"), "{why}");
     assert!(!why.contains("install Onload"), "{why}");
 }
 

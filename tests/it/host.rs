@@ -47,7 +47,8 @@ fn without_the_sections_there_is_nothing_to_change() {
     for config in ["", "[cdi]\npreload = \"off\"\n", "[host]\n"] {
         tree.config(config);
         let plan = tree.run(&["host", "plan"]).done();
-        let note = "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]\n";
+        let note = "nothing to change on this host: config.toml has neither [[sriov]] nor settings \
+            under [host]\n";
         assert_eq!((plan.stdout.as_str(), plan.stderr.as_str()), ("", note), "{config}");
         let json = tree.run(&["host", "plan", "--format", "json"]).done().json();
         assert_eq!(json, json!({"schema_version": 1, "steps": [], "refused": [], "warnings": []}));
@@ -117,7 +118,7 @@ fn a_captured_host_is_planned_for_and_never_changed() {
     );
     let line = tree.run(&["host", "apply"]).refused();
     assert!(line.starts_with("changing the host below "), "{line}");
-    assert!(line.contains("leave out --host-root"), "{line}");
+    assert!(line.contains("omit --host-root"), "{line}");
     assert_eq!(everything(tree.root()), before);
 }
 
@@ -201,7 +202,7 @@ fn only_root_changes_a_host() {
     apply.env_clear().uid(crate::common::NOBODY).gid(crate::common::NOBODY);
     apply.arg("--config").arg(tree.path("/etc/onload-ctk/config.toml"));
     let line = run(apply.args(["host", "apply"])).refused();
-    assert_eq!(line, "changing this host: only root may; run as root");
+    assert_eq!(line, "changing this host: permission denied; run as root");
 }
 
 #[test]
@@ -317,6 +318,6 @@ fn functions_that_the_kernel_does_not_make_are_an_error_and_the_rest_is_done() {
     assert!(run.stderr.contains("2Mi on node 0: pages: 64 -> 128\n"), "{}", run.stderr);
     assert_eq!(
         run.refused(),
-        "sriov 0000:3b:00.0: 0 of its 4 virtual functions are there; dmesg says more"
+        "sriov 0000:3b:00.0: 0 of its 4 virtual functions are there; see dmesg"
     );
 }

@@ -37,6 +37,7 @@ fn a_container_with_an_annotation_and_without_the_runtime_is_answered_with_the_o
     let found = tree.run(&["status", "redis"]).answered_no();
     let wanted = "it asks by annotation \"onload.dev/nic\", but its runtime is runc, which does not read that\n";
     assert!(found.stdout.contains(wanted), "{}", found.stdout);
-    let remedy = "ask by --device onload.dev/CLASS=NAME; or start it with the runtime onload (docker run --runtime onload), which gives the classes that [annotations] allow names";
+    let remedy = "request by --device onload.dev/CLASS=NAME; or start it with the runtime onload \
+        (docker run --runtime onload), which provides the classes in [annotations] allow";
     assert!(found.stdout.contains(remedy), "{}", found.stdout);
 }

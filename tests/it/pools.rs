@@ -100,7 +100,7 @@ fn who_may_not_read_leases_is_told_that_holders_are_not_known() {
         let pool = &found.json()["pools"][0];
         assert_eq!(pool["free"], Value::Null, "{mode:o}");
         assert_eq!(pool["members"][0]["holder"], Value::Null);
-        let warning = "which members of pools are free is not known: reading leases";
+        let warning = "could not determine which pool members are free: reading leases";
         let warnings = found.warnings();
         let count = warnings.iter().filter(|line| line.starts_with(warning)).count();
         assert_eq!(count, 1, "{warnings:?}");

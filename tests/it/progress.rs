@@ -24,7 +24,7 @@ fn progress_output(command: &mut Command, mut overlay: Option<SilentOverlay>) ->
     // Linux reports EIO at the end.
     while let Ok(length @ 1..) = master.read(&mut buffer) {
         text.extend(&buffer[..length]);
-        drop(overlay.take_if(|_| String::from_utf8_lossy(&text).contains("looking at this host")));
+        drop(overlay.take_if(|_| String::from_utf8_lossy(&text).contains("reading this host")));
     }
     child.wait().unwrap();
     String::from_utf8(text).unwrap()
@@ -62,7 +62,7 @@ fn a_terminal_shows_what_takes_long_and_nothing_of_it_stays() {
             overlay.fall_silent();
             let mut command = on(tree.root(), &["--color", color, name]);
             let text = progress_output(&mut command, Some(overlay));
-            assert!(text.contains("looking at this host"), "{name}: {text:?}");
+            assert!(text.contains("reading this host"), "{name}: {text:?}");
             for line in left(&text) {
                 assert!(
                     !line.contains("looking at") && !line.contains("checking"),
@@ -102,7 +102,7 @@ fn who_wants_it_quiet_or_told_in_full_gets_nothing_of_it_either() {
     for option in ["--quiet", "--verbose"] {
         for name in COMMANDS {
             let text = progress_output(&mut on(&captured(), &[option, name]), None);
-            let is_said = text.contains("looking at this host");
+            let is_said = text.contains("reading this host");
             assert!(!is_said, "{name} {option}: {text:?}");
         }
     }

@@ -51,7 +51,7 @@ const REMEDIES: [&str; 18] = [
     "if ",
     "install ",
     "load ",
-    "look at ",
+    "check ",
     "make ",
     "move ",
     "nothing can be done",

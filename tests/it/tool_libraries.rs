@@ -117,7 +117,7 @@ fn a_tool_that_cannot_be_given_what_it_needs_is_not_offered_with_the_reason() {
     };
     let tree = host();
     tree.config("");
-    let without = "it needs libpcap.so.0.8, which an image need not have";
+    let without = "it needs libpcap.so.0.8, which images may lack";
     assert!(why(&tree).starts_with(without));
     let tree = host();
     tree.remove(STARTER);
@@ -146,7 +146,7 @@ fn a_tool_that_cannot_be_given_what_it_needs_is_not_offered_with_the_reason() {
     tree.file(&format!("{MULTIARCH}/libpcap.so.0.8"), content);
     assert_eq!(
         why(&tree),
-        "it needs \"/ibtinfo.so.6\", which is no name of a library; run it on the host"
+        "it needs \"/ibtinfo.so.6\", which is not a library name; run it on the host"
     );
 }
 

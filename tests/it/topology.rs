@@ -120,7 +120,7 @@ fn who_is_not_root_is_told_that_holders_are_not_known() {
     assert_eq!(run.json()["holders_known"], false);
     let warnings = run.warnings();
     assert!(
-        warnings.iter().any(|text| text.starts_with("who holds devices is not known: ")),
+        warnings.iter().any(|text| text.starts_with("could not determine who holds devices: ")),
         "{warnings:?}"
     );
 }
@@ -203,4 +203,3 @@ fn a_matrix_has_the_distance_of_each_gpu_and_nic() {
         assert!(shown.stdout.lines().any(|line| line == legend), "{}", shown.stdout);
     }
 }
-

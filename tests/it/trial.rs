@@ -8,14 +8,15 @@ fn a_captured_host_starts_no_container() {
     let message = x2().run(&["try", "nic=enp59s0f0np0"]).refused();
     assert_eq!(
         message,
-        "trying nic=enp59s0f0np0: containers are started on the running host alone; leave out --host-root"
+        "trying nic=enp59s0f0np0: containers can be started only on the running host; omit \
+         --host-root"
     );
 }
 
 #[test]
 fn what_is_no_device_with_a_probe_is_refused_in_one_line() {
     for (word, why) in [
-        ("ens1", "write CLASS=NAME, as in nic=ens1"),
+        ("ens1", "expected CLASS=NAME, for example nic=ens1"),
         ("nic=all", "name one device"),
         ("nice=ens1", "nice"),
     ] {

@@ -43,12 +43,12 @@ const WRONG_NAMES: &str = r#"{
 }
 "#;
 
-const WRONG_NAMES_PROBLEMS: &str = "kind: invalid kind \"vendor.com\": want vendor/class; \
-    containerEdits.hooks[0].hookName: no stage is called \"precreate\": want one of prestart, \
-    createRuntime, createContainer, startContainer, poststart, poststop; \
-    devices[0].name: invalid device name \"-a\": it starts with '-', want a letter or a digit; \
-    devices[1].name: invalid device name \"-a\": it starts with '-', want a letter or a digit; \
-    devices[1].name: \"-a\" is there twice";
+const WRONG_NAMES_PROBLEMS: &str = "kind: invalid kind \"vendor.com\": expected vendor/class; \
+    containerEdits.hooks[0].hookName: no stage is called \"precreate\": expected one of prestart, \
+    createRuntime, createContainer, startContainer, poststart, poststop; devices[0].name: invalid \
+    device name \"-a\": it starts with '-', expected a letter or a digit; devices[1].name: invalid \
+    device name \"-a\": it starts with '-', expected a letter or a digit; devices[1].name: \"-a\" \
+    is there twice";
 
 #[test]
 fn invalid_names_are_all_reported_and_written_back_unchanged() {
@@ -128,8 +128,8 @@ fn error_chain_contains_every_cause_once() {
         (
             apply_error("{}", r#"{"env": ["A", "=b"]}"#),
             "checking the edits",
-            "checking the edits: containerEdits.env[0]: want NAME=value, found \"A\"; \
-             containerEdits.env[1]: want NAME=value, found \"=b\"",
+            "checking the edits: containerEdits.env[0]: expected NAME=value, found \"A\"; \
+             containerEdits.env[1]: expected NAME=value, found \"=b\"",
         ),
     ];
     for (error, alone, whole) in errors {
@@ -200,11 +200,11 @@ fn caller_supplied_load_error_is_passed_on() {
     let registry = Registry::from_sources(vec![SpecSource {
         path: "/a.json".into(),
         priority: 0,
-        content: Err(LoadError::Other("the disk is not there".into())),
+        content: Err(LoadError::Other("the disk does not exist".into())),
     }]);
     let errors: Vec<String> =
         registry.errors().values().flatten().map(|e| error_chain(e)).collect();
-    assert_eq!(errors, ["the disk is not there"]);
+    assert_eq!(errors, ["the disk does not exist"]);
 }
 
 #[test]

@@ -34,14 +34,17 @@ fn invalid_names_are_rejected_with_the_part_and_rule() {
     for (text, message) in [
         (
             "_invalid.com/class=dev",
-            "invalid vendor \"_invalid.com\": it starts with '_', want a letter",
+            "invalid vendor \"_invalid.com\": it starts with '_', expected a letter",
         ),
         (
             "0vendor.com/class=dev",
-            "invalid vendor \"0vendor.com\": it starts with '0', want a letter",
+            "invalid vendor \"0vendor.com\": it starts with '0', expected a letter",
         ),
         ("invalid2.com-/class=dev", "invalid vendor \"invalid2.com-\": it ends with '-'"),
-        ("invalid3.com/_class=dev", "invalid class \"_class\": it starts with '_', want a letter"),
+        (
+            "invalid3.com/_class=dev",
+            "invalid class \"_class\": it starts with '_', expected a letter",
+        ),
         ("invalid4.com/class_=dev", "invalid class \"class_\": it ends with '_'"),
         ("invalid5.com/class=-dev", "invalid device name \"-dev\": it starts with '-'"),
         ("invalid6.com/class=dev:", "invalid device name \"dev:\": it ends with ':'"),

@@ -98,8 +98,8 @@ fn declared_version_must_be_known_and_sufficient() {
         ("0.3.0", plain(), None),
         ("0.8.0", plain(), None),
         ("1.0.0", plain(), None),
-        ("0.1.0", plain(), Some("0.1.0 is too low, want 0.3.0")),
-        ("v0.2.0", plain(), Some("0.2.0 is too low, want 0.3.0")),
+        ("0.1.0", plain(), Some("0.1.0 is too low, expected 0.3.0")),
+        ("v0.2.0", plain(), Some("0.2.0 is too low, expected 0.3.0")),
         ("1.2.0", plain(), Some("unknown CDI version \"1.2.0\"")),
         ("0.5", plain(), Some("unknown CDI version \"0.5\"")),
         ("vv1.1.0", plain(), Some("unknown CDI version")),
@@ -109,7 +109,8 @@ fn declared_version_must_be_known_and_sufficient() {
             "0.6.0",
             groups(),
             Some(
-                "0.6.0 is too low, want 0.7.0 because of devices[0].containerEdits.additionalGids",
+                "0.6.0 is too low, expected 0.7.0 because of \
+                 devices[0].containerEdits.additionalGids",
             ),
         ),
         ("0.7.0", groups(), None),

@@ -94,7 +94,7 @@ fn available(
         Err(reason) => {
             assert!(!required(), "{what} is required by {REQUIRE}: {reason}");
             // Not `eprintln`, whose output a passing test does not show.
-            let _ = writeln!(std::io::stderr(), "skipped: {what} is not there: {reason}");
+            let _ = writeln!(std::io::stderr(), "skipped: {what} does not exist: {reason}");
             None
         }
     }

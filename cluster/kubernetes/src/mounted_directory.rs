@@ -51,7 +51,8 @@ impl MountedDirectory {
         let is_renamed = root.is_some() && self.mount_root.is_some() && root != self.mount_root;
         if is_removed || is_renamed {
             bail!(
-                "{} was replaced on the host, and this mount shows the old directory; start the container again",
+                "{} was replaced on the host, but this mount shows the old directory; restart the \
+                 container",
                 path.display()
             );
         }

@@ -61,7 +61,8 @@ impl FromStr for NodeName {
         if !is_legal {
             let name = Quoted(name);
             bail!(
-                "{name} is no name of a node: it has at most {MAX_NAME} lower case letters, digits, \"-\" and \".\"; give the metadata.name of the Node"
+                "{name} is not a node name: it may have at most {MAX_NAME} lower case letters, \
+                 digits, \"-\" and \".\"; use the metadata.name of the Node"
             );
         }
         Ok(NodeName(name.to_owned()))

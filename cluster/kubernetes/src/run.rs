@@ -40,7 +40,8 @@ const END: Duration = Duration::from_secs(10);
 /// Interval for checking whether another instance has ended.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-const SECOND: &str = "another onload-kubernetes offers the devices of this host; stop it first";
+const SECOND: &str = "another onload-kubernetes already offers the devices of this host; stop it \
+    first";
 /// Context for failures of the async runtime or signals.
 const STARTING: &str = "starting the daemon";
 

@@ -56,7 +56,7 @@ pub(crate) fn accept_connections<S>(
         async move {
             if let Err(error) = &taken {
                 if !was_failing {
-                    tracing::error!(%error, "taking a connection failed; trying on");
+                    tracing::error!(%error, "accepting a connection failed; trying again");
                 }
                 sleep(PAUSE).await;
             }

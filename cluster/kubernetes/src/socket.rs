@@ -100,7 +100,7 @@ fn foreign_reason(metadata: &Metadata) -> Option<&'static str> {
     } else if kind.is_dir() {
         Some("a directory")
     } else if !kind.is_socket() {
-        Some("a file that is no socket")
+        Some("a file that is not a socket")
     } else {
         (metadata.uid() != geteuid().as_raw()).then_some("another user's socket")
     }

@@ -83,7 +83,8 @@ pub fn hook_path(
     }
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     bail!(
-        "writing CDI specifications: there is no hook at {}; run \"onload-kubernetes install\", or set [cdi] hook-path to where it is",
+        "writing CDI specifications: hook {} not found; run \"onload-kubernetes install\", or set \
+         [cdi] hook-path",
         paths.join(" or ")
     )
 }
@@ -111,7 +112,7 @@ impl WriteResult {
                     [] => String::new(),
                     foreign => {
                         format!(
-                            ", but {}, which somebody else wrote or changed",
+                            ", except {}, which another program or user wrote or changed",
                             foreign.join(", ")
                         )
                     }
@@ -165,7 +166,8 @@ impl SpecWriter {
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
-                "writing CDI specifications: there is no accelerated interface, and [discover] missing-nic-is-error is on"
+                "writing CDI specifications: no accelerated interface, and [discover] \
+                 missing-nic-is-error is set"
             );
         }
         let hook = hook_path(host, config, &self.hook_dir, &self.owners)?;

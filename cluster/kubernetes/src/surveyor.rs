@@ -25,7 +25,7 @@ use crate::spec_writer::{SpecWriter, WriteResult};
 /// Interval between surveys if changes cannot be watched.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-const STARTING: &str = "starting the thread that looks at the host";
+const STARTING: &str = "starting the thread that reads the host";
 
 /// The subject of messages about specifications.
 const SPECIFICATIONS: usize = 2;
@@ -106,7 +106,7 @@ impl KubernetesSurveyor {
                 self.metrics.set_host_text(&text);
             }
             Err(error) => {
-                let message = "the host is not measured; its metrics are those of before";
+                let message = "reading the host's counters failed; keeping the previous values";
                 self.log_once(MEASURES, error, message);
             }
         }
@@ -133,7 +133,7 @@ impl KubernetesSurveyor {
         let result = match result {
             Ok(result) => result,
             Err(error) => {
-                let message = "the specifications are not brought up to date; what is there stays";
+                let message = "updating the specifications failed; keeping the existing ones";
                 self.log_once(SPECIFICATIONS, error, message);
                 return (author, false);
             }
@@ -169,7 +169,7 @@ impl KubernetesSurveyor {
         sources.directories.extend(config_dir.map(Path::to_owned));
         let watcher = Watcher::new(sources)?;
         for reason in watcher.missing_sources() {
-            tracing::warn!(%reason, "changes are found later, within a minute");
+            tracing::warn!(%reason, "changes are detected later, within a minute");
         }
         Ok(watcher)
     }
@@ -183,7 +183,7 @@ impl KubernetesSurveyor {
                 to.send(Arc::new(snapshot)).is_ok()
             }
             Err(error) => {
-                let message = "the host cannot be looked at; what was found before stays offered";
+                let message = "reading the host failed; the previous devices stay offered";
                 self.log_once(1, error, message);
                 !to.is_closed()
             }
@@ -201,16 +201,15 @@ impl KubernetesSurveyor {
                 let listen = &config.kubernetes.listen;
                 let has_changed = *listen != self.config.kubernetes.listen;
                 if has_changed && !self.is_listen_set {
-                    tracing::warn!(%listen, "[kubernetes] listen has changed; restart this daemon to serve there");
+                    tracing::warn!(%listen, "[kubernetes] listen has changed; restart this daemon \
+                        to apply it");
                 }
                 tracing::info!("the configuration has changed");
                 self.config = config;
             }
-            Err(error) => self.log_once(
-                0,
-                error,
-                "the configuration is not taken; the one before stays in force",
-            ),
+            Err(error) => {
+                self.log_once(0, error, "the configuration is invalid; keeping the previous one")
+            }
         }
     }
 
@@ -223,5 +222,5 @@ impl KubernetesSurveyor {
 }
 
 fn log_watch_failure(error: &io::Error) {
-    tracing::error!(%error, "changes are not told; looking at the host every few seconds");
+    tracing::error!(%error, "changes are not reported; reading the host every few seconds");
 }

@@ -192,13 +192,13 @@ impl NomadSnapshot {
 
     fn absence_reason(&self, id: &str) -> String {
         let Some((r#type, name, _)) = id::parse(id) else {
-            return "it is no device of this plugin".to_owned();
+            return "it is not a device of this plugin".to_owned();
         };
         let left_out = format!("{type} {name} is not published: ");
         let left_out = self.plan.left_out.iter().find_map(|line| line.strip_prefix(&left_out));
         match left_out {
-            Some(why) => format!("it is not published any more: {why}"),
-            None => "this host has no such device any more".to_owned(),
+            Some(why) => format!("it is no longer published: {why}"),
+            None => "this host no longer has this device".to_owned(),
         }
     }
 
@@ -223,7 +223,8 @@ fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<
         .collect();
     if !required.is_empty() {
         bail!(
-            "reserving {id}: it needs {}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
+            "reserving {id}: it needs {}, which Nomad does not support; run all tasks with the \
+             runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration",
             ShortList(&required)
         );
     }

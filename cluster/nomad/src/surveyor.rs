@@ -71,7 +71,7 @@ impl NomadSurveyor {
         sources.directories.extend(config_dir);
         let watcher = Watcher::new(sources)?;
         for reason in watcher.missing_sources() {
-            tracing::warn!("changes are found later, after fingerprint_period: {reason}");
+            tracing::warn!("changes are detected later, after fingerprint_period: {reason}");
         }
         self.lock_state().waker = Some(watcher.waker());
         Ok(watcher)
@@ -96,7 +96,7 @@ impl NomadSurveyor {
             );
             if let Err(error) = started {
                 tracing::error!(
-                    "starting the thread that looks at the host: {error}; no devices are published"
+                    "starting the thread that reads the host: {error}; no devices are published"
                 );
                 self.snapshots.send_replace(Some(Arc::default()));
             }
@@ -107,7 +107,8 @@ impl NomadSurveyor {
 
 fn log_watch_failure(error: &io::Error) {
     tracing::error!(
-        "waiting for changes of the host: {error}; they are found later, after fingerprint_period"
+        "waiting for changes of the host: {error}; they are detected later, after \
+         fingerprint_period"
     );
 }
 
@@ -181,9 +182,7 @@ impl SurveyTask {
     fn log_failure(&mut self, error: &anyhow::Error) {
         let message = format!("{error:#}");
         if self.last_message.is_new(&message) {
-            tracing::error!(
-                "looking at the host: {message}; what was found before stays published"
-            );
+            tracing::error!("reading the host: {message}; the previous devices stay published");
         }
         self.surveyor.snapshots.send_if_modified(|snapshot| {
             let is_first = snapshot.is_none();

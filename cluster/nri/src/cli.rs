@@ -90,7 +90,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<NriCommand> {
             ("-v" | "--verbose", None) => options.verbose = true,
             ("-h" | "--help", None) => return Ok(NriCommand::Help),
             ("-V" | "--version", None) => return Ok(NriCommand::Version),
-            _ => bail!("{} is no option; \"onload-nri --help\" lists them", Quoted(&text)),
+            _ => bail!("unknown option {}; \"onload-nri --help\" lists them", Quoted(&text)),
         }
     }
     Ok(NriCommand::Run(options))
@@ -112,7 +112,7 @@ pub fn plugin_registration(
     let name = name.unwrap_or(NAME);
     let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
-        bail!("name {}; want letters, digits, '_', '.', '+' and '-'", Quoted(name));
+        bail!("name {}; expected letters, digits, '_', '.', '+' and '-'", Quoted(name));
     }
     Ok(PluginRegistration {
         name: name.to_owned(),
@@ -131,7 +131,7 @@ fn parse_timeout(text: &OsStr) -> Result<Duration> {
 
 fn check_index(text: &str) -> Result<String> {
     if text.len() != 2 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        bail!("index {}; want two digits", Quoted(text));
+        bail!("index {}; expected two digits", Quoted(text));
     }
     Ok(text.to_owned())
 }

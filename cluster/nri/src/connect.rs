@@ -31,10 +31,12 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Returns the connection to the runtime that launched this process. The descriptor is copied by pidfd_getfd(2) (Linux
 /// 5.6), which fails safely if it is not open.
 pub fn connect_launched(variable: &str) -> Result<UnixStream> {
-    let number: i32 = variable.parse().ok().filter(|number| *number > 2).ok_or_else(|| {
-        error!("{SOCKET_VARIABLE}={variable:?} is not the number of a descriptor")
-    })?;
-    copy(number).with_context(|| format!("taking descriptor {number} of {SOCKET_VARIABLE}"))
+    let number: i32 = variable
+        .parse()
+        .ok()
+        .filter(|number| *number > 2)
+        .ok_or_else(|| error!("{SOCKET_VARIABLE}={variable:?} is not a descriptor number"))?;
+    copy(number).with_context(|| format!("using descriptor {number} of {SOCKET_VARIABLE}"))
 }
 
 fn copy(number: i32) -> Result<UnixStream, Box<dyn Error + Send + Sync>> {
@@ -95,7 +97,8 @@ fn run_connection<D: Decider>(
     let began = Instant::now();
     let stream = UnixStream::connect(socket).with_context(|| {
         format!(
-            "connecting to {socket:?}; is NRI on in the container runtime? \"onload-ctk runtime configure --nri\" turns it on"
+            "connecting to {socket:?}; is NRI enabled in the container runtime? run \"onload-ctk \
+             runtime configure --nri\""
         )
     });
     match stream {

@@ -39,7 +39,7 @@ pub fn read(
 ) -> Result<Option<ContainerRequest>> {
     let container = create_request
         .container
-        .ok_or_else(|| error!("the runtime's message names no container"))?;
+        .ok_or_else(|| error!("the runtime's message contains no container"))?;
     let pod = create_request.pod.unwrap_or_default();
     let handed_on = merge_annotations(BTreeMap::new(), &container, runtime);
     let annotations = merge_annotations(pod.annotations, &container, runtime);
@@ -324,7 +324,7 @@ mod tests {
             assert!(with_id(id).unwrap_err().contains("is not a container id"));
         }
         let none = read(CreateContainerRequest::default(), &runtime("docker"));
-        assert_eq!(none.unwrap_err().to_string(), "the runtime's message names no container");
+        assert_eq!(none.unwrap_err().to_string(), "the runtime's message contains no container");
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub fn create(
         return Ok(CreateAnswer::default());
     }
     let create_request = CreateContainerRequest::decode(message)
-        .context("reading what the runtime says of the container")
+        .context("reading the runtime's message about the container")
         .map_err(|error| CreateFailure { container: "a container".to_owned(), error })?;
     let description = container::describe_container(&create_request);
     let decided = || match container::read(create_request, runtime)? {

@@ -171,7 +171,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             Some(status) => {
                 let PluginRegistration { name, index, .. } = self.registration;
                 let reason = to_one_line(&status.message);
-                bail!("registering as {index}-{name}: the runtime says {reason}")
+                bail!("registering as {index}-{name}: the runtime answered {reason}")
             }
         }
     }
@@ -187,7 +187,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             // The runtime will close the connection.
             (PLUGIN_SERVICE, "Shutdown") => Response::ok(Vec::new()),
             (PLUGIN_SERVICE, what) | (what, _) => {
-                let text = format!("onload-nri has no {}", to_one_line(what));
+                let text = format!("onload-nri does not support {}", to_one_line(what));
                 Response::error(ttrpc::UNIMPLEMENTED, text)
             }
         };
@@ -210,8 +210,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
         };
         let runtime = NriRuntime::new(&request);
         let how = match runtime.features {
-            features if features.names => "devices go by their CDI names",
-            features if features.is_whole => "devices go as edits",
+            features if features.names => "devices are passed as CDI names",
+            features if features.is_whole => "devices are passed as edits",
             _ => "it supports only variables and mounts",
         };
         self.journal.write(Severity::Info, &format!("registered with {runtime}; {how}"));
@@ -264,7 +264,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
             }
             // Without an answer the runtime would create the container without its devices.
             let text = format!(
-                "no decision in time, since the runtime waits no longer than {wait:?}; raise its plugin_request_timeout, or see what slows this host"
+                "no decision within {wait:?}, the runtime's limit; raise its \
+                 plugin_request_timeout, or find the cause of the delay"
             );
             journal.write(Severity::Error, &text);
             let response =
@@ -291,7 +292,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
             // connection, since other pods would start without devices until the next one.
             self.decider.cancel_reservation(&answer);
             let text = format!(
-                "the answer has {length} bytes, and NRI allows {MAX_MESSAGE}; give the container shorter variables"
+                "the answer has {length} bytes, but NRI allows {MAX_MESSAGE}; shorten the \
+                 container's variables"
             );
             self.journal.write(Severity::Error, &text);
             return self.refuse(stream, format!("onload-nri: {text}"));

@@ -118,9 +118,7 @@ impl Config {
             }
             None => return Ok(()),
         };
-        bail!(
-            "{key} is bundle, which has devices of several classes; these are counted separately: name their classes"
-        )
+        bail!("{key} is bundle, which has devices of several classes; list their classes instead")
     }
 }
 
@@ -129,12 +127,14 @@ fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
         let class = pool.class;
         if class != Class::Netdev && pool.mover != Mover::default() {
             bail!(
-                "pools.{name}.move is for class netdev, and the pool is of class {class}; leave it out"
+                "pools.{name}.move is for class netdev, but the pool is of class {class}; remove \
+                 it"
             );
         }
         if pool.mover == Mover::Cni && !pool.select.interfaces.is_empty() {
             bail!(
-                "pools.{name}.select: interfaces names what a CNI plugin moves away and renames; select by pf and vf, by addresses or by driver where move is \"cni\""
+                "pools.{name}.select: a CNI plugin moves and renames interfaces; select by pf and \
+                 vf, by addresses or by driver where move is \"cni\""
             );
         }
         if let Some(vf) = &pool.vf {
@@ -150,16 +150,16 @@ fn check_netdev_pools(pools: &BTreeMap<String, PoolConfig>) -> Result<()> {
 fn check_pool_vf(pool: &PoolConfig, vf: &VfConfig) -> Result<()> {
     if !Class::FUNCTION_CLASSES.contains(&pool.class) {
         bail!(
-            "it is for classes netdev and vfio, and the pool is of class {}; leave it out",
+            "it is for classes netdev and vfio, but the pool is of class {}; remove it",
             pool.class
         );
     }
     if pool.mover == Mover::Cni {
-        bail!("where move is \"cni\" the plugin sets up virtual functions; leave it out");
+        bail!("where move is \"cni\" the plugin sets up virtual functions; remove it");
     }
     if vf.mac.is_some() {
         bail!(
-            "mac is that of one device; set it in [[sriov]], or in the section [netdev.NAME] of each"
+            "mac is for one device; set it in [[sriov]], or in the section [netdev.NAME] of each"
         );
     }
     vf.check()
@@ -175,7 +175,8 @@ fn check_exclusive_share(key: &str, share: Option<Share>) -> Result<()> {
     match share.map(Share::get) {
         None | Some(1) => Ok(()),
         Some(share) => bail!(
-            "{key} is {share}, and an interface is in one container at a time; leave it out: containers that share a network, as those of a pod do, share the interface"
+            "{key} is {share}, but an interface can be in only one container at a time; remove it: \
+             containers that share a network, as those of a pod do, share the interface"
         ),
     }
 }
@@ -191,12 +192,13 @@ fn check_sriov(sections: &[SriovConfig]) -> Result<()> {
     for (index, section) in sections.iter().enumerate() {
         let SriovConfig { pf, vfs, .. } = section;
         if sections.iter().skip(index + 1).any(|other| other.pf == *pf) {
-            bail!("two sections [[sriov]] have the pf {pf}; make one of them");
+            bail!("two sections [[sriov]] have the pf {pf}; merge them");
         }
         let last = vfs.saturating_sub(1);
         if let Some(mac) = section.mac.filter(|mac| mac.checked_add(last).is_none()) {
             bail!(
-                "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first three bytes; begin lower"
+                "sriov.mac {mac} of {pf}: counting up to {vfs} virtual functions changes its first \
+                 three bytes; start lower"
             );
         }
     }
@@ -324,7 +326,7 @@ impl KeyReader<'_> {
         let has_names = self.tables.iter().any(|(table, _)| *table == any_table);
         let table = match Spanned::get_ref(value) {
             DeValue::Table(_) if pattern == LIST => {
-                let message = format!("expected an array of tables; write [[{name}]]");
+                let message = format!("expected an array of tables: [[{name}]]");
                 return self.add_problem(offset, name, &message);
             }
             DeValue::Table(table) => table,
@@ -338,7 +340,7 @@ impl KeyReader<'_> {
             }
             DeValue::Array(_) => {
                 let suffix = if has_names { ".NAME" } else { "" };
-                let message = format!("expected a table, found an array; write [{name}{suffix}]");
+                let message = format!("expected a table, found an array: use [{name}{suffix}]");
                 return self.add_problem(offset, name, &message);
             }
             // serde reports it.

@@ -396,7 +396,8 @@ fn resources_that_kubernetes_cannot_have_are_rejected() {
         "[kubernetes]\nclass = []\n => unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
         "[kubernetes.resources]\nnic = { class = \"nic\" }\n => \"nic\" is no name of an extended resource",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n => line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
-        "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a class or a pool, and not both",
+        "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a \
+         class or a pool, not both",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n => not both",
         "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => section [pools.p] does not exist",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is no resource",

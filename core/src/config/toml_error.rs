@@ -23,7 +23,7 @@ pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
     let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
         Some("duplicate key") => {
             let duplicate = error.span().and_then(|span| text.get(span)).unwrap_or("it");
-            format!("{} is there already; write each key and section once", duplicate.trim())
+            format!("{} already exists; write each key and section only once", duplicate.trim())
         }
         first => reword_for_toml(first.unwrap_or_default()),
     });
@@ -92,7 +92,7 @@ fn find_mistake(text: &str, offset: usize) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{word} is no number, and neither true nor false; a string wants quotes: \"{word}\""
+        "{word} is not a number, and neither true nor false; a string needs quotes: \"{word}\""
     ))
 }
 

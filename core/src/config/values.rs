@@ -96,7 +96,7 @@ impl FromStr for RdmaLibraries {
         match text {
             "auto" => Ok(RdmaLibraries::Auto),
             "image" => Ok(RdmaLibraries::Image),
-            _ => bail!("{} is neither auto nor image", Quoted(text)),
+            _ => bail!("{} expected auto, image or off", Quoted(text)),
         }
     }
 }
@@ -140,7 +140,7 @@ impl Memlock {
         };
         match number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)) {
             Some(bytes) => Ok(Memlock::Bytes(bytes)),
-            None => bail!("{text:?} is more than 64 bits can hold; say \"unlimited\""),
+            None => bail!("{text:?} exceeds 64 bits; use \"unlimited\""),
         }
     }
 }
@@ -202,7 +202,7 @@ impl fmt::Display for Memlock {
 /// Parses the classes that `cdi generate` writes: `all`, or their names.
 pub fn parse_kinds(words: &[String]) -> Result<Vec<Class>> {
     if words.is_empty() {
-        bail!("the list of kinds is empty; say \"all\" or name classes");
+        bail!("the list of kinds is empty; use \"all\" or list classes");
     }
     Class::parse_list(words, &Class::ALL, Ok)
 }

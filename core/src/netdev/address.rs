@@ -74,7 +74,7 @@ fn split(text: &str) -> Result<(IpAddr, u8)> {
     let max = bits(address);
     match u8::try_from(prefix) {
         Ok(prefix) if (1..=max).contains(&prefix) => Ok((address, prefix)),
-        _ => bail!("{quoted}: a prefix is from 1 to {max} here"),
+        _ => bail!("{quoted}: expected a prefix from 1 to {max}"),
     }
 }
 
@@ -162,7 +162,7 @@ impl FromStr for InterfaceAddress {
         if let Some(reason) =
             unusable_reason(address).or_else(|| parsed.network().reserved_reason(address))
         {
-            bail!("{} is {reason}, which no interface can have", Quoted(text));
+            bail!("{} is {reason}, which an interface cannot have", Quoted(text));
         }
         Ok(parsed)
     }
@@ -176,7 +176,7 @@ impl FromStr for Network {
         let network = Network { address: network_address(address, prefix), prefix };
         if network.address != address {
             let text = Quoted(text);
-            bail!("{text} is no network: its prefix ends before its last bit; write {network}");
+            bail!("{text} is not a network: it has bits after its prefix; use {network}");
         }
         Ok(network)
     }

@@ -60,7 +60,7 @@ impl FromStr for InterfaceRoute {
         };
         let network: Network = network.parse()?;
         if via.is_ipv4() != network.address().is_ipv4() {
-            bail!("{quoted}: the network and the gateway are one of IPv4 and one of IPv6");
+            bail!("{quoted}: network and gateway are of different IP versions");
         }
         Ok(InterfaceRoute { network, via: Some(via) })
     }
@@ -107,7 +107,7 @@ impl FromStr for Mtu {
     fn from_str(text: &str) -> Result<Self> {
         match parse_decimal(text) {
             Some(number) => Mtu::try_from(i64::from(number)),
-            None => bail!("{} is no number of bytes", Quoted(text)),
+            None => bail!("{} is not a number of bytes", Quoted(text)),
         }
     }
 }
@@ -138,7 +138,9 @@ impl NetdevSettings {
         for (index, gateway) in self.gateway.iter().enumerate() {
             let rest = &self.gateway[index + 1..];
             if let Some(other) = rest.iter().find(|other| other.is_ipv4() == gateway.is_ipv4()) {
-                bail!("gateway has {gateway} and {other}; one of each of IPv4 and IPv6 is used");
+                bail!(
+                    "gateway has {gateway} and {other}; at most one of each IP version is allowed"
+                );
             }
         }
         Ok(())
@@ -200,7 +202,8 @@ mod tests {
         let twice = check(&["192.0.2.10/24", "192.0.2.10/32"], &[]);
         assert_eq!(twice.unwrap_err(), "addresses has 192.0.2.10 twice");
         let gateways = check(&two, &["192.0.2.1", "fe80::1", "192.0.2.2"]);
-        let message = "gateway has 192.0.2.1 and 192.0.2.2; one of each of IPv4 and IPv6 is used";
+        let message = "gateway has 192.0.2.1 and 192.0.2.2; at most one of each IP version is \
+            allowed";
         assert_eq!(gateways.unwrap_err(), message);
     }
 }

@@ -145,7 +145,7 @@ impl NetworkState {
                 Some(master) => describe_link(master),
                 None => Quoted(&format!("#{index}")).to_string(),
             };
-            uses.push(format!("it is a part of {master}; take it out there"));
+            uses.push(format!("it is a part of {master}; remove it there"));
         }
         for upper in &self.links {
             if upper.lower == Some(link.index) && upper.index != link.index {
@@ -162,7 +162,7 @@ impl NetworkState {
         }
         for LinkRoute { destination, prefix, protocol, .. } in routes {
             if *prefix > 0 && *protocol != RTPROT_KERNEL {
-                uses.push(format!("a route to {destination}/{prefix} leads over it; delete it"));
+                uses.push(format!("it has a route to {destination}/{prefix}; delete that"));
             }
         }
         for (applies, text) in [
@@ -173,7 +173,7 @@ impl NetworkState {
             ),
             (
                 extra_uses.has_packet_socket,
-                "a program takes its packets (AF_PACKET); end that, `ss -0 -p` shows it",
+                "a program receives its packets (AF_PACKET); end that program, `ss -0 -p` lists it",
             ),
         ] {
             if applies {
@@ -182,7 +182,7 @@ impl NetworkState {
         }
         uses.extend(extra_uses.soft_rdma.map(|name| {
             format!(
-                "the RDMA device {} of software is on it, which a move deletes; delete it yourself",
+                "the software RDMA device {} is on it, which a move would delete; delete it first",
                 Quoted(name)
             )
         }));

@@ -134,7 +134,7 @@ fn try_decide(
         let Some(path) = paths.iter().find(|path| image.is_covered(path)) else {
             return false;
         };
-        notes.push(format!("a mount of the container is at {path:?}: it brings its own libraries"));
+        notes.push(format!("the container has a mount at {path:?}: it brings its own libraries"));
         true
     };
     if is_mounted_by_user(&libraries.candidate_paths(LIBIBVERBS)) {
@@ -188,7 +188,8 @@ fn try_decide(
     };
     if best.method == MountMethod::Replace && builder.is_missing(LIBRDMACM)? {
         notes.push(format!(
-            "neither the image nor the host has {LIBRDMACM}: programs that need it, as rping does, do not load"
+            "neither the image nor the host has {LIBRDMACM}: programs that need it, such as rping, \
+             do not start"
         ));
     }
     let mut unserved = Vec::new();
@@ -378,7 +379,7 @@ impl MountBuilder<'_> {
             bail!("{source:?} of the host is not below /usr, /lib or /opt, so it is not mounted");
         }
         if !is_allowed(&target) {
-            bail!("{path:?} of the image leads to {target:?}, where no library belongs");
+            bail!("{path:?} of the image leads to {target:?}, which is not a library directory");
         }
         if (self.image.covered)(&target) {
             bail!("a mount of the container hides {target:?}");
@@ -458,9 +459,7 @@ impl MountBuilder<'_> {
             && let Some(reason) = library.unserved_reason(provider, devices)?
         {
             let path = &library.path;
-            bail!(
-                "the host's provider {path:?} {reason}; install there the one that belongs to the driver"
-            );
+            bail!("the host's provider {path:?} {reason}; install the one that matches the driver");
         }
         Ok(library)
     }
@@ -556,7 +555,10 @@ impl MountBuilder<'_> {
         let loaded: Vec<&NativeLibrary> =
             libraries.iter().map(Rc::as_ref).chain([&*library]).collect();
         if let Some(reason) = find_unmet(&loaded, self.libraries)? {
-            bail!("the host's RDMA libraries need more than the image has: one {reason}");
+            bail!(
+                "the image does not meet the requirements of the host's RDMA libraries: one \
+                 {reason}"
+            );
         }
         Ok(library)
     }

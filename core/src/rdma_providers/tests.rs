@@ -310,7 +310,8 @@ fn a_program_that_needs_librdmacm_gets_nothing_where_neither_side_has_it() {
     let why = "needs librdmacm.so.1, which neither the image nor the host has";
     assert!(without.contains(why), "{without}");
     let notes = |host: &Tree| judged(&system("GLIBC_2.34"), host, "rxe", None, false).notes;
-    let note = "neither the image nor the host has librdmacm.so.1: programs that need it, as rping does, do not load";
+    let note = "neither the image nor the host has librdmacm.so.1: programs that need it, such as \
+        rping, do not start";
     assert_eq!(notes(&host), [note]);
     let rdmacm = SharedLibrary::new("librdmacm.so.1").defines("RDMACM_1.0", &["rdma_listen"]);
     place(&host, "librdmacm.so.1", &rdmacm);

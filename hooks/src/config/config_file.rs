@@ -109,7 +109,8 @@ impl OciConfigFile {
             return Ok(());
         };
         bail!(
-            "{:?} {problem}, so it is not replaced; onload.dev annotations need a configuration that belongs to the bundle alone",
+            "{:?} {problem}, so it is not replaced; onload.dev annotations need a configuration \
+             that belongs only to the bundle",
             self.path
         )
     }

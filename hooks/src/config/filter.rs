@@ -139,7 +139,9 @@ impl Filter<'_> {
             let root = root?;
             if root.is_none() && decision.preload.mode == Preload::File {
                 bail!(
-                    "{}: preloading by file: the container's root is empty, as podman has it in a user namespace before it mounts the image, so whether the image has its own {LD_SO_PRELOAD} is unknown; set onload.dev/preload: env",
+                    "{}: preloading by file: the container's root is empty, as podman has it in a \
+                     user namespace before it mounts the image, so its {LD_SO_PRELOAD} cannot be \
+                     read; set onload.dev/preload: env",
                     self.request_keys(&[Class::Nic])
                 );
             }
@@ -155,7 +157,8 @@ impl Filter<'_> {
         // Half a process is not a valid configuration.
         if !has_process && config.process().is_some() {
             bail!(
-                "reading the configuration: it has no \"process\" to which its onload.dev annotations could apply; add one, or remove the annotations"
+                "reading the configuration: it has no \"process\", which onload.dev annotations \
+                 need; add one, or remove the annotations"
             );
         }
         let bytes = config.into_bytes();
@@ -199,7 +202,8 @@ impl Filter<'_> {
         let in_process = |error: RawError| OciConfigError::Change(error.with_key("process"));
         if root_access::drop_setuid(config.process_mut()).map_err(in_process)? {
             self.outcome.report.warnings.push(format!(
-                "{}: {CAP_SETUID} is removed from the container, since root-with-onload = \"refuse\" and a program of the image could use it to become the host's user 0",
+                "{}: {CAP_SETUID} is removed from the container, because root-with-onload = \
+                 \"refuse\" and a program of the image could use it to become the host's user 0",
                 self.request_keys(&Class::ONLOAD)
             ));
         }
@@ -295,7 +299,7 @@ impl Filter<'_> {
             }
         }
         if let Some(why) = misfit {
-            let what = format!("{} may be of no use", devices.join(", "));
+            let what = format!("{} may not work", devices.join(", "));
             let warning = self.settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY);
             self.outcome.report.warnings.push(warning.with_context(key)?);
         }
@@ -310,7 +314,7 @@ impl Filter<'_> {
             let key = describe_origin(&entry.origin);
             match entry.origin {
                 Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
-                _ => format!("{key}: class {class} is allowed and gives {names}"),
+                _ => format!("{key}: class {class} is allowed and provides {names}"),
             }
         });
         self.outcome.report.reasons.splice(0..0, class_reasons);

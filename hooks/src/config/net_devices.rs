@@ -58,7 +58,7 @@ pub(super) fn move_to_hook(
         }
         if is_moved_by_hook(config, &name).context(CONFIG_JSON)? {
             bail!(
-                "{ORIGIN}: the container is given netdev {} by onload.dev too; ask for it once",
+                "{ORIGIN}: the container is given netdev {} by onload.dev too; request it once",
                 Quoted(&name)
             );
         }

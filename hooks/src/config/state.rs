@@ -38,7 +38,8 @@ impl OciState {
     pub fn read(from: impl Read, bundle_wanted: bool) -> Result<OciState> {
         let raw: RawState = serde_json::from_reader(from).map_err(|error| {
             error!(
-                "reading the container's state from standard input: {error}; want the state JSON of the OCI runtime specification"
+                "reading the container's state from standard input: {error}; expected the state \
+                 JSON of the OCI runtime specification"
             )
         })?;
         OciState::from_raw(raw, bundle_wanted)
@@ -47,7 +48,8 @@ impl OciState {
     fn from_raw(raw: RawState, bundle_wanted: bool) -> Result<OciState> {
         let missing = |field| {
             error!(
-                "the container's state has no {field}; want the state JSON of the OCI runtime specification"
+                "the container's state has no {field}; expected the state JSON of the OCI runtime \
+                 specification"
             )
         };
         let id: ContainerId = raw.id.ok_or_else(|| missing("id"))?.parse()?;

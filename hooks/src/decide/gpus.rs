@@ -31,8 +31,8 @@ const DRM: i64 = 226;
 /// Maximum number of GPUs of a host, and of GPU nodes in a configuration, that are examined.
 const MAX_GPUS: usize = 1024;
 
-const ONE_GPU_REMEDY: &str =
-    "give it one, as with --device nvidia.com/gpu=0 or --gpus device=0, or name a device yourself";
+const ONE_GPU_REMEDY: &str = "give it one, for example with --device nvidia.com/gpu=0 or --gpus \
+    device=0, or request a device by name";
 
 /// The GPUs that a container may have, and the GPUs of the host's drivers.
 #[derive(Debug)]
@@ -125,16 +125,19 @@ impl ContainerGpus {
     pub(super) fn sort(&self, pool: &mut Pool, nearness: &Nearness, count: u32) -> Result<()> {
         if nearness.gpus.is_empty() {
             bail!(
-                "its specification says of no GPU what is near it; run `onload-ctk cdi generate`, and if this host has no GPU remove the request"
+                "its specification has no distances to GPUs; run `onload-ctk cdi generate`, and if \
+                 this host has no GPU remove the request"
             );
         }
         let gpus = self.resolve(nearness)?;
         if let Some(gpu) =
             gpus.iter().find(|gpu| nearness.gpus.get(gpu).is_none_or(|gpu| gpu.nics.is_empty()))
         {
-            let reason = nearness.unknown.as_deref().unwrap_or("its specification does not say it");
+            let reason =
+                nearness.unknown.as_deref().unwrap_or("its specification does not contain it");
             bail!(
-                "what is nearest to GPU {gpu} is not known: {reason}; ask for a device by its own name"
+                "could not determine what is nearest to GPU {gpu}: {reason}; request a device by \
+                 name"
             );
         }
         let mut members: Vec<_> = std::mem::take(&mut pool.members).into_iter().map(Some).collect();
@@ -150,7 +153,7 @@ impl ContainerGpus {
     /// them.
     fn resolve(&self, nearness: &Nearness) -> Result<Vec<PciAddress>> {
         if let Some(reason) = &self.unknown {
-            bail!("{reason}; ask for a device by its own name");
+            bail!("{reason}; request a device by name");
         }
         let is_gpu = |gpu: &&PciAddress| nearness.gpus.contains_key(gpu);
         let listed: Vec<PciAddress> = self.listed.iter().filter(is_gpu).copied().collect();
@@ -165,7 +168,9 @@ impl ContainerGpus {
             "" | "void" | "none" => {
                 let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
                 bail!(
-                    "the container has no GPU but nodes of {}, which no specification knows as a GPU; {ONE_GPU_REMEDY}, and where that is a GPU run `onload-ctk cdi generate`",
+                    "the container has no GPU, only nodes of {}, which are no GPU in any \
+                     specification; {ONE_GPU_REMEDY}, and where that is a GPU run `onload-ctk cdi \
+                     generate`",
                     ShortList(&others)
                 )
             }
@@ -178,7 +183,9 @@ impl ContainerGpus {
             .parse_visible(value, nearness)
             .with_context(|| format!("{VARIABLE} of the container"))?;
         match gpus.iter().find(|gpu| !is_gpu(gpu)) {
-            Some(gpu) => bail!("no specification knows GPU {gpu}; run `onload-ctk cdi generate`"),
+            Some(gpu) => {
+                bail!("no specification contains GPU {gpu}; run `onload-ctk cdi generate`")
+            }
             None => Ok(gpus.into_iter().collect()),
         }
     }
@@ -235,11 +242,12 @@ impl ContainerGpus {
         match divided[..] {
             [gpu] => Ok(gpu.address),
             [] => bail!(
-                "{} is a slice, and /proc/driver/nvidia/capabilities lists none on any GPU",
+                "{} is a slice, but /proc/driver/nvidia/capabilities lists none",
                 Quoted(word)
             ),
             _ => bail!(
-                "{} does not say which of several divided GPUs it is a slice of; name it by the numbers of its GPU and of the slice, as 0:1",
+                "{} does not identify its GPU among several with slices; use the numbers of GPU \
+                 and slice, such as 0:1",
                 Quoted(word)
             ),
         }
@@ -303,7 +311,7 @@ fn partition_gpus(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAd
     let Some(first) = partitions.first() else {
         return Ok(Vec::new());
     };
-    let context = |minor| format!("which GPU /dev/dri/renderD{minor} is of is not known");
+    let context = |minor| format!("could not determine which GPU /dev/dri/renderD{minor} is of");
     let known_gpus = sysfs.render_nodes_of_amd().with_context(|| context(first))?;
     if known_gpus.is_empty() {
         bail!("{}: amdkfd lists no GPU in /sys/{}", context(first), kfd::NODES);
@@ -315,7 +323,7 @@ fn partition_gpus(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAd
         };
         let function = Path::new("bus/pci/devices").join(gpu.to_string());
         if !sysfs.root().join(function).exists() {
-            bail!("{}: amdkfd says {gpu}, where no PCI function is", context(minor));
+            bail!("{}: amdkfd reports {gpu}, which is not a PCI function", context(minor));
         }
         gpus.push(*gpu);
     }
@@ -575,11 +583,11 @@ mod tests {
         let host = TestHost::new();
         host.partition(2);
         let refusal = || error_text(&host.order(&with(&["all"], &[(195, 0), (226, 130)])));
-        let begins = "which GPU /dev/dri/renderD130 is of is not known: ";
+        let begins = "could not determine which GPU /dev/dri/renderD130 is of: ";
         let says = |what: &str| {
             let message = refusal();
             assert!(message.starts_with(begins) && message.contains(what), "{message}");
-            assert!(message.ends_with("; ask for a device by its own name"), "{message}");
+            assert!(message.ends_with("; request a device by name"), "{message}");
         };
         says("class/kfd/kfd/topology/nodes\": No such file");
         host.kfd(0, 0);
@@ -718,7 +726,7 @@ mod tests {
         };
         assert_eq!(
             refusal(&[FIRST], &|_| {}),
-            "no specification knows GPU 0000:23:00.0; run `onload-ctk cdi generate`"
+            "no specification contains GPU 0000:23:00.0; run `onload-ctk cdi generate`"
         );
         assert!(refusal(&[], &|_| {}).starts_with("its specification says of no GPU"));
         let flat = |near: &mut Nearness| {
@@ -727,7 +735,8 @@ mod tests {
         };
         assert_eq!(
             refusal(&[FIRST, SECOND], &flat),
-            "what is nearest to GPU 0000:23:00.0 is not known: the hypervisor shows one flat PCI bus; ask for a device by its own name"
+            "could not determine what is nearest to GPU 0000:23:00.0: the hypervisor shows one \
+             flat PCI bus; request a device by name"
         );
     }
 

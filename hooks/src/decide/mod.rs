@@ -197,7 +197,7 @@ fn explain_drained(
         Ok(drain) if drain.is_empty() => return error,
         Ok(drain) => drain,
         Err(drain_error) => {
-            return error!("{error:#}; what is drained is not known: {drain_error:#}");
+            return error!("{error:#}; could not determine what is drained: {drain_error:#}");
         }
     };
     for (class, entry) in &request.devices {

@@ -18,7 +18,8 @@ use super::specs::{OnloadSpecs, SpecEntry, expectations};
 use super::sysfs::{DeviceNumber, Remedies, Sysfs, is_rdma_node};
 
 /// The node was examined just now, so a wrong number belongs to the node in /dev.
-const RENUMBERED: &str = "; the node in /dev is not its driver's own: remove it, then run `systemctl start onload-cdi.service`";
+const RENUMBERED: &str = "; the node in /dev was not created by its driver: remove it, then run \
+    `systemctl start onload-cdi.service`";
 
 const REMEDIES: Remedies = Remedies {
     renumbered: RENUMBERED,
@@ -96,7 +97,8 @@ impl NodeCheck<'_> {
         let same_numbers = (major, minor) == (host_node.major.into(), host_node.minor.into());
         if !same_kind || major != 0 && !same_numbers {
             bail!(
-                "device node {path} is {}, but its specification says {kind} {major}:{minor}; remove type, major and minor from it",
+                "device node {path} is {}, but its specification has {kind} {major}:{minor}; \
+                 remove type, major and minor from it",
                 device_number(host_node)
             );
         }

@@ -186,7 +186,8 @@ fn choose_members(
     let numa = subject.request.numa.as_ref();
     let Some(id) = subject.container.id else {
         bail!(
-            "the container's id is not known here, so nothing can be kept for it; use the runtime onload"
+            "the container's id is unknown, so nothing can be reserved for it; use the runtime \
+             onload"
         );
     };
     let request = PoolRequest {
@@ -302,7 +303,7 @@ fn device_request(
     let Some(mut pool) = pool else {
         if let Some(count) = device_ref.count {
             let count = format!("*{count}");
-            bail!("{name} is one device and no pool; remove {}", Quoted(&count));
+            bail!("{name} is a device, not a pool; remove {}", Quoted(&count));
         }
         return Ok(None);
     };

@@ -128,7 +128,7 @@ impl OnloadSpecs {
             })
         {
             let device = group.name.device();
-            return error!("{origin}: {quoted} is in the group of {device}; ask for {device}");
+            return error!("{origin}: {quoted} is in the group of {device}; request {device}");
         }
         let names: Vec<String> = self
             .devices_of_class(class)
@@ -136,7 +136,8 @@ impl OnloadSpecs {
             .collect();
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
-                "nothing, since no specification of {} is in {}; \"onload-ctk discover --explain\" says why",
+                "nothing, because {1} has no specification of {0}; \"onload-ctk discover \
+                 --explain\" says why",
                 class.cdi_kind(),
                 DEFAULT_DIRS.join(" or ")
             )
@@ -144,7 +145,7 @@ impl OnloadSpecs {
             ShortList(&names).to_string()
         };
         let problems = self.describe_problems();
-        error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
+        error!("{origin}: {class} {quoted} not found; offered: {offered}{problems}")
     }
 
     /// Describes the errors of up to three files, each after a semicolon.
@@ -275,7 +276,7 @@ mod tests {
             SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
         assert_eq!(
             refusal(&specs, "rdma", "none"),
-            "annotation \"onload.dev/rdma\": there is no rdma \"none\"; offered: all, mlx5_0"
+            "annotation \"onload.dev/rdma\": rdma \"none\" not found; offered: all, mlx5_0"
         );
         assert!(refusal(&specs, "nic", "all").contains("offered: nothing"));
     }
@@ -285,7 +286,9 @@ mod tests {
         let specs = SpecTree::new(&[]).read(&[Class::Nic]).unwrap();
         assert_eq!(
             refusal(&specs, "nic", "all"),
-            "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, since no specification of onload.dev/nic is in /etc/cdi or /var/run/cdi; \"onload-ctk discover --explain\" says why"
+            "annotation \"onload.dev/nic\": nic \"all\" not found; offered: nothing, because \
+             /etc/cdi or /var/run/cdi has no specification of onload.dev/nic; \"onload-ctk \
+             discover --explain\" says why"
         );
         let broken = SpecTree::new(&[("etc/cdi/onload.dev-nic.json", "{")]);
         let message = refusal(&broken.read(&[Class::Nic]).unwrap(), "nic", "all");

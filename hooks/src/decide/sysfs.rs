@@ -303,7 +303,7 @@ impl SysfsCheck<'_> {
         let Remedies { renumbered, renumbered_since, moved } = self.remedies;
         let number = self.number;
         match now {
-            None => bail!("the kernel has no {name} any more{moved}"),
+            None => bail!("the kernel no longer has {name}{moved}"),
             Some(now) if now == number => Ok(()),
             Some(now) => {
                 let is_written = self.expect.number == Some(now);
@@ -327,7 +327,7 @@ impl SysfsCheck<'_> {
     }
 
     fn refuse_moved(&self, now: &str) -> Result<()> {
-        bail!("the node belongs to {now} now{}", self.remedies.moved)
+        bail!("the node now belongs to {now}{}", self.remedies.moved)
     }
 }
 
@@ -507,7 +507,7 @@ mod tests {
             checked.map_err(|error| format!("{error:#}"))
         };
         let refusal = |major, minor| check(major, minor).unwrap_err();
-        let gone = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0: the kernel has no gdrdrv any more";
+        let gone = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0: the kernel no longer has gdrdrv";
         assert_eq!(refusal(510, 0), gone);
         let list = |text: &str| {
             tree.file("proc/devices", text);
@@ -605,7 +605,7 @@ mod tests {
         let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/ptp0=ptp:ptp0@0000:41:00.1", 247, 0)
-                .contains("the node belongs to ptp:ptp0@0000:41:00.0 now")
+                .contains("the node now belongs to ptp:ptp0@0000:41:00.0")
         );
         assert!(
             tree.refusal("/dev/ptp1=ptp:ptp1@0000:41:00.0", 247, 1)
@@ -624,7 +624,7 @@ mod tests {
             let device = expect.split('=').nth(1).unwrap();
             assert_eq!(
                 tree.refusal(expect, major, number),
-                format!("{expect}: the node belongs to {device}@0000:41:00.0 now")
+                format!("{expect}: the node now belongs to {device}@0000:41:00.0")
             );
         }
     }
@@ -634,7 +634,7 @@ mod tests {
         let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/pps1=pps:pps1@0000:41:00.1", 248, 1)
-                .contains("the node belongs to pps:pps1@0000:41:00.0 now")
+                .contains("the node now belongs to pps:pps1@0000:41:00.0")
         );
         for number in [2, 3] {
             let expect = format!("/dev/pps{number}=pps:pps{number}@0000:41:00.0");
@@ -680,7 +680,7 @@ mod tests {
                 ("/dev/hfi1_0=rdma:hfi1_0@0000:5e:00.0", 240, 1, "the node is 240:1 but"),
                 ("/dev/hfi1_0=rdma:hfi1_1@0000:5e:00.0", 240, 0, "belongs to rdma:hfi1_0 now"),
                 ("/dev/hfi1_0=rdma:hfi1_0@0000:5f:00.0", 240, 0, "rdma:hfi1_0@0000:5e:00.0 now"),
-                ("/dev/hfi1_3=rdma:hfi1_3", 240, 3, "the kernel has no hfi1_3 any more"),
+                ("/dev/hfi1_3=rdma:hfi1_3", 240, 3, "the kernel no longer has hfi1_3"),
             ] {
                 let refusal = tree.refusal(expect, major, minor);
                 assert!(refusal.contains(reason), "{refusal}");
@@ -724,7 +724,7 @@ mod tests {
         let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs1=rdma:mlx5_0@0000:3b:00.0", 231, 193)
-                .contains("the node belongs to rdma:rxe0 now")
+                .contains("the node now belongs to rdma:rxe0")
         );
         assert!(
             tree.refusal("/dev/vfio/15=vfio:0000:81:10.2", 241, 15)
@@ -741,7 +741,7 @@ mod tests {
         let tree = SysfsTree::new();
         assert!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0@0000:3b:00.1", 231, 192)
-                .contains("the node belongs to rdma:mlx5_0@0000:3b:00.0 now")
+                .contains("the node now belongs to rdma:mlx5_0@0000:3b:00.0")
         );
         assert!(
             tree.refusal("/dev/infiniband/uverbs0=rdma:mlx5_0", 231, 192)

@@ -118,7 +118,8 @@ pub(crate) fn read(
     let mut variable_request = VariableRequest::default();
     if let Some(name) = &variables.no_ticket {
         variable_request.warnings.push(format!(
-            "{name} in the container's environment is ignored, since it may hold only an engine's ticket; write a request into {VARIABLE}"
+            "{name} in the container's environment is ignored, because it may contain only an \
+             engine's ticket; put a request into {VARIABLE}"
         ));
     }
     let values = variables.request.as_slice();
@@ -152,11 +153,10 @@ pub(crate) fn read(
 fn parse_tickets<'v>(ticket_values: &[(&'v str, &str)]) -> Result<Vec<(&'v str, Token)>> {
     let mut tickets: Vec<(&str, Token)> = Vec::new();
     for (name, value) in ticket_values {
-        let id: Token = value
-            .strip_prefix(WORD)
-            .unwrap_or_default()
-            .parse()
-            .with_context(|| format!("{name} names no ticket; only an engine can make one"))?;
+        let id: Token =
+            value.strip_prefix(WORD).unwrap_or_default().parse().with_context(|| {
+                format!("{name} contains no ticket; only an engine can create one")
+            })?;
         if !tickets.iter().any(|(_, known)| *known == id) {
             tickets.push((name, id));
         }
@@ -183,7 +183,8 @@ fn not_allowed_warning(values: &[String], settings: &HookSettings) -> String {
         format_allow_line(&[], &classes)
     };
     format!(
-        "{VARIABLE} in the container's environment is ignored, since any image can set it; {line} under [environment] in {} would allow it",
+        "{VARIABLE} in the container's environment is ignored, because any image can set it; \
+         {line} under [environment] in {} would allow it",
         settings.file.display()
     )
 }
@@ -274,8 +275,9 @@ mod tests {
         assert_eq!(
             asked.warnings,
             [
-                "ONLOAD_CTK_REQUEST in the container's environment is ignored, since any image can set it; \
-             allow = [\"nic\", \"rdma\"] under [environment] in /etc/c.toml would allow it"
+                "ONLOAD_CTK_REQUEST in the container's environment is ignored, because any image can \
+                set it; allow = [\"nic\", \"rdma\"] under [environment] in /etc/c.toml would allow \
+                it"
             ]
         );
     }
@@ -362,9 +364,8 @@ mod tests {
             assert_eq!(asked.request, Request::default(), "{value:?}");
             assert_eq!(
                 asked.warnings,
-                [
-                    "ONLOAD_CTK_REQUEST_X in the container's environment is ignored, since it may hold only an engine's ticket; write a request into ONLOAD_CTK_REQUEST"
-                ]
+                ["ONLOAD_CTK_REQUEST_X in the container's environment is ignored, because it may \
+                    contain only an engine's ticket; put a request into ONLOAD_CTK_REQUEST"]
             );
         }
     }

@@ -44,7 +44,7 @@ impl TryFrom<String> for DeviceAccess {
 
     fn try_from(text: String) -> Result<Self> {
         if text.is_empty() || text.contains(|letter| !"rwm".contains(letter)) {
-            bail!("{text:?} is not an access to a device; want letters of \"rwm\"");
+            bail!("{text:?} is not an access to a device; expected letters of \"rwm\"");
         }
         let letters = DeviceAccess::LETTERS.iter().filter(|(letter, _)| text.contains(*letter));
         Ok(DeviceAccess(letters.map(|(_, bit)| bit).sum()))

@@ -110,7 +110,7 @@ mod tests {
              device says in \"/etc/onload-ctk/config.toml\": VLAN 300 is not allowed; choose from 100-199"
         );
         let message = refusal("vlan=100", "0000:81:10.1=101");
-        assert!(message.ends_with(": it may choose no VLAN"), "{message}");
+        assert!(message.ends_with(": it may not choose a VLAN"), "{message}");
         let mut none = ContainerEdits::default();
         let asked = request("0000:81:10.1=101");
         let message = set(&mut none, &asked, Path::new(FILE)).unwrap_err().to_string();

@@ -27,7 +27,8 @@ pub(crate) fn restore_bundle(state: &mut OciState) -> Result<()> {
     let words = fs::read(format!("/proc/{}/cmdline", parent_id())).ok();
     let Some(bundle) = words.and_then(|words| parse_bundle(&words, &state.id)) else {
         bail!(
-            "crun did not report the container's bundle (its state says /, where there is no config.json); call it with --bundle and an absolute path, and without --config"
+            "crun did not report the container's bundle (its state says /, which has no \
+             config.json); call it with --bundle and an absolute path, and without --config"
         );
     };
     state.bundle = bundle;

@@ -36,7 +36,9 @@ const MAX_BUFFERED_BYTES: u64 = 256 * 1024;
 const REMEDIES: Remedies = Remedies {
     renumbered: "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container",
     // A rewritten file would have the same bytes, and the engine would not read it again.
-    renumbered_since: "; its specification says so too, so the engine keeps a number from before: remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new container",
+    renumbered_since: "; its specification has the same number, so the engine keeps an older one: \
+        remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, \
+        then start a new container",
     moved: "; run `systemctl start onload-cdi.service`, then start a new container",
 };
 

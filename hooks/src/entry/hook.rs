@@ -97,7 +97,7 @@ fn parse(args: &[OsString]) -> Result<(PathBuf, HookCommand)> {
         }
         match args.next().map(PathBuf::from) {
             Some(path) if path.is_absolute() => config = path,
-            _ => bail!("--config needs the absolute path of a file; {}", usage()),
+            _ => bail!("--config needs an absolute path; {}", usage()),
         }
     }
     let [word, args @ ..] = rest.as_slice() else {
@@ -125,7 +125,7 @@ fn parse_command(word: &OsStr, args: &[OsString]) -> Result<HookCommand> {
         ),
         _ => match OTHER_STAGES.into_iter().find(|stage| *stage == word) {
             Some(stage) => HookCommand::OtherStage(stage),
-            None => bail!("{} is not a hook stage; {}", Quoted(word), usage()),
+            None => bail!("unknown hook stage {}; {}", Quoted(word), usage()),
         },
     })
 }
@@ -151,7 +151,7 @@ fn dispatch(command: &HookCommand, config: &Path, stand_ins: &StandIns) -> Resul
             Ok(())
         }
         HookCommand::OtherStage(stage) => {
-            let warning = format!("stage {stage} is not handled, nothing done");
+            let warning = format!("stage {stage} is not supported; nothing was done");
             print_message(LogLevel::Warning, &format!(": warning: {warning}"));
             let log = log_file::read_log_config(config);
             log_lines(&log, [(LogLevel::Warning, warning)]);

@@ -176,7 +176,7 @@ impl<'a> Overmounts<'a> {
         for (point, mount) in &self.mounts {
             let path = &mount.destination;
             if path.split('/').any(|part| part == "..") {
-                bail!("the mount at {path:?} goes up by \"..\"; write its path without that");
+                bail!("the mount at {path:?} contains \"..\"; use a path without it");
             }
             if !matches!(mount.contents, LinkSource::Others | LinkSource::Image) {
                 continue;
@@ -184,7 +184,9 @@ impl<'a> Overmounts<'a> {
             if let Some(outer) = outer[*point] {
                 let outer = &self.mounts[outer].1.destination;
                 bail!(
-                    "the mount at {path:?} is inside the mount at {outer:?}, whose links can redirect it anywhere, even onto the host, and the new mounts with it; remove one of the two"
+                    "the mount at {path:?} is inside the mount at {outer:?}, whose links can \
+                     redirect it anywhere, even onto the host, and including the new mounts; \
+                     remove one of the two"
                 );
             }
         }

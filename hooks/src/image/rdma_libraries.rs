@@ -15,7 +15,8 @@ use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// The advice for images with libraries that cannot be examined here.
-pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" where programs have such libraries built in or load them from elsewhere";
+pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" if programs contain such libraries \
+    or load them from elsewhere";
 
 /// Limit for each file of the host, in bytes.
 const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];

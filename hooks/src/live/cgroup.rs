@@ -144,7 +144,9 @@ fn resolve_dir(
     let holds_own = own.is_some_and(|own| own.starts_with(&found.path));
     if holds_own || found.path.as_os_str().is_empty() {
         bail!(
-            "the container is in cgroup {path:?} together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device"
+            "the container is in cgroup {path:?} together with its runtime, so other containers \
+             would get the device too; let the engine create a cgroup for it, or use the engine's \
+             --device"
         );
     }
     Ok(found)
@@ -175,7 +177,8 @@ mod tests {
 
     const NOT_MOUNTED: &str =
         ", and no mount of that hierarchy shows it; mount it below /sys/fs/cgroup";
-    const SHARED: &str = " together with its runtime, so a device would be opened to others as well; let the engine create a cgroup for it, or use the engine's --device";
+    const SHARED: &str = " together with its runtime, so other containers would get the device \
+        too; let the engine create a cgroup for it, or use the engine's --device";
 
     fn refusal(theirs: &str, own: &str, mounts: &str) -> String {
         find(theirs, own, mounts).unwrap_err().to_string()

@@ -123,7 +123,8 @@ fn update_systemd(
     let Some(scope) = dir.systemd_scope(id) else {
         if dir.is_in_unnamed_scope(id) {
             changes.warnings.push(format!(
-                "no systemd scope around cgroup {:?} is named after the container, so systemd is not informed, and its next daemon-reload or update closes the devices again",
+                "no systemd scope of cgroup {:?} is named after the container, so systemd is not \
+                 informed, and its next daemon-reload or update closes the devices",
                 dir.full_path()
             ));
         }
@@ -131,7 +132,7 @@ fn update_systemd(
     };
     let Some(mut systemd) = Systemd::connect(socket, scope)? else {
         changes.warnings.push(format!(
-            "systemd is not at {}, so an update of {scope} closes the devices again",
+            "systemd is not reachable at {}, so an update of {scope} closes the devices",
             socket.display()
         ));
         return Ok(false);
@@ -269,7 +270,8 @@ fn warn_of_outer_programs(
         let fd = open_dir(&path)?;
         if !query(&path, &fd)?.ids.is_empty() {
             changes.warnings.push(format!(
-                "cgroup {path:?} above the container has its own device program, which may keep the devices closed"
+                "cgroup {path:?} above the container has its own device program, which may still \
+                 deny the devices"
             ));
         }
     }
@@ -301,7 +303,7 @@ fn extend(
     };
     let read = bpf::read(&old).with_context(|| program_context("reading the device program"))?;
     if read.insns.is_empty() {
-        return Ok(ExtendResult::Hidden("the kernel does not show it", old));
+        return Ok(ExtendResult::Hidden("the kernel does not return it", old));
     }
     let Some(insns) = program::extend(&read.insns, rules) else {
         return Ok(ExtendResult::Already);
@@ -309,7 +311,7 @@ fn extend(
     let new = match bpf::load(&BpfProgram { insns, ..read }) {
         // Blinded constants use a register that no program may name.
         Err(Errno::INVAL) => {
-            return Ok(ExtendResult::Hidden("the kernel blinds its constants", old));
+            return Ok(ExtendResult::Hidden("the kernel hides its constants", old));
         }
         new => new.with_context(|| program_context("loading the device program"))?,
     };

@@ -93,7 +93,7 @@ pub(super) fn choose_for_plan(
     let Some(reason) = misfit else {
         return Ok(libraries);
     };
-    let what = format!("{} may be of no use", plan.rdma.join(", "));
+    let what = format!("{} may not work", plan.rdma.join(", "));
     let warning = match requester {
         Requester::Annotations => settings.refuse_or_warn(&what, &reason, rdma_libraries::REMEDY),
         _ => Ok(format!("{what}: {reason}")),

@@ -77,7 +77,8 @@ impl<'a> ProcessLimits<'a> {
         let result = set();
         if !self.is_alive() {
             bail!(
-                "process {pid}, the container's init, ended during {action}, so another process with that number may have got the limit; start the container again"
+                "process {pid}, the container's init, ended during {action}, so another process \
+                 with that number may have received the limit; start the container again"
             );
         }
         result.with_context(|| format!("{action} of process {pid}"))
@@ -129,7 +130,8 @@ fn no_process_error() -> Error {
 
 fn not_init_error(pid: u32) -> Error {
     error!(
-        "process {pid} is no longer the container's init, so its limits stay as they are; start the container again"
+        "process {pid} is no longer the container's init, so its limits are not changed; start the \
+         container again"
     )
 }
 

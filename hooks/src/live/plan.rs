@@ -522,7 +522,9 @@ impl Planner<'_> {
             None => "no own RLIMIT_NOFILE".to_owned(),
         };
         bail!(
-            "{key}: the container has {variables}, from which {LIBRARY} sizes a table in every process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
+            "{key}: the container has {variables}, by which {LIBRARY} sizes a table in every \
+             process; start it with --ulimit nofile={size}:{size} (CRI-O: default_ulimits = \
+             [\"nofile={size}:{size}\"] in crio.conf), or set onload.dev/preload: off"
         )
     }
 
@@ -540,7 +542,8 @@ impl Planner<'_> {
                 return Ok((None, warnings));
             }
             warnings.push(format!(
-                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc sets again after this hook; remove that limit to get {memlock}",
+                "config.json sets RLIMIT_MEMLOCK to {} bytes, which runc applies after this hook; \
+                 remove that limit to get {memlock}",
                 limit.soft
             ));
         }

@@ -180,7 +180,7 @@ impl<'a, K: MoveOps> HostNetns<'a, K> {
             Ok(None) => "; is its function bound to its driver?".to_owned(),
             Err(error) => return error,
         };
-        error!("{} {name} ({pci}) is not on this host{hint}", K::WORD)
+        error!("{} {name} ({pci}) not found on this host{hint}", K::WORD)
     }
 
     /// Returns the network namespace that has the device. Fails if the search timed out.
@@ -343,7 +343,8 @@ impl<'a> MoveRequest<'a> {
         let current = record.saved.vf().map(|vf| vf.given);
         if requested != current {
             bail!(
-                "{}: another container has it too, and its virtual function is set up otherwise; ask for the same VLAN, or for another device",
+                "{}: another container has it too, and its virtual function is set up otherwise; \
+                 request the same VLAN, or for another device",
                 self.device
             );
         }
@@ -495,7 +496,7 @@ fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
         Ok(()) => failed,
         Err(return_error) => {
             error!(
-                "{failed:#}; and then: {return_error}; \"onload-ctk lease restore\" brings it back"
+                "{failed:#}; then returning it: {return_error}; run \"onload-ctk lease restore\""
             )
         }
     }

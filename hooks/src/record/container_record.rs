@@ -138,7 +138,7 @@ impl LiveInjection {
 pub(crate) fn write(dir: &OwnedFd, record: &ContainerRecord) -> Result<()> {
     let bytes = versioned::to_bytes(VERSION, record).unwrap_or_default();
     write_atomic(dir, OsStr::new(RECORD), &bytes, 0o600)
-        .context("recording what is done for the container")
+        .context("recording the changes to the container")
 }
 
 /// Reads the record of a container's directory; `None` if there is none.

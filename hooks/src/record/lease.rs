@@ -200,9 +200,9 @@ impl<'a> Reserver<'a> {
     /// Fails while the runtime still waits: later, it would create the container without an answer.
     fn check_in_time(&self) -> Result<()> {
         match self.answer_deadline {
-            Some(deadline) if Instant::now() >= deadline => bail!(
-                "the decision took more than {ANSWER_TIMEOUT:?}, and the runtime does not wait for long; create the container again"
-            ),
+            Some(deadline) if Instant::now() >= deadline => {
+                bail!("the decision took more than {ANSWER_TIMEOUT:?}; create the container again")
+            }
             _ => Ok(()),
         }
     }
@@ -386,7 +386,7 @@ impl Pools for Viewer {
 }
 
 fn no_id() -> Error {
-    Error::new("the container's id is not known here, so nobody could tell who uses the ticket")
+    Error::new("the container's id is unknown, so the ticket's user could not be recorded")
 }
 
 /// A request of a container that exists.
@@ -427,7 +427,7 @@ pub(crate) fn claim(
     if !host.is_initial_namespace() {
         let devices: Vec<String> = init_request.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
-            "{} may be given to another container too: only root keeps leases",
+            "{} may be given to another container too: leases need root",
             devices.join(", ")
         )));
     }

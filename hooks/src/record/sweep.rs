@@ -184,7 +184,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
             let foreign = list_remaining(&dir).first().map(|name| path.join(name));
             bail!(
-                "{:?} was not created by onload-ctk and stays; remove it by hand",
+                "{:?} was not created by onload-ctk and stays; remove it manually",
                 foreign.unwrap_or(path)
             )
         }

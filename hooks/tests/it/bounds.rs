@@ -53,7 +53,7 @@ fn wrong(name: &str, refusal: Option<&str>, result: &Result<(), String>) -> Opti
     match (refusal, result) {
         (None, Ok(())) => None,
         (Some(want), Err(message)) if message.contains(want) => None,
-        (want, result) => Some(format!("{name}: want {want:?}, got {result:?}")),
+        (want, result) => Some(format!("{name}: expected {want:?}, got {result:?}")),
     }
 }
 

@@ -171,7 +171,8 @@ fn what_cannot_be_given_is_refused_by_name() {
     for (bundle, says) in [
         (
             "far",
-            "bundle far wants the CPUs 65535, and the control group \"/\" of the container has ",
+            "bundle far requests the CPUs 65535, but the container's control group \"/\" of the \
+             container has ",
         ),
         ("other", "bundle other not found; the configuration has far, hft, plain"),
     ] {
@@ -182,14 +183,15 @@ fn what_cannot_be_given_is_refused_by_name() {
     }
     sandbox.allow(&["nic", "rdma"], HFT);
     let output = run(&sandbox, &asking("plain", "echo started"), "denied");
-    let says = "asks for class bundle, which the operator does not allow; allow = [\"nic\", \"rdma\", \"bundle\"]";
+    let says = "requests class bundle, which the operator does not allow; allow = [\"nic\", \
+        \"rdma\", \"bundle\"]";
     assert!(stderr(&output).contains(says), "{}", stderr(&output));
     // What is named beside a bundle needs the operator's word all the same.
     sandbox.allow(&["bundle"], HFT);
     let mut config = asking("plain", "echo started");
     config["annotations"]["onload.dev/rdma"] = json!("rxe1");
     let output = run(&sandbox, &config, "beside");
-    let says = "asks for class rdma, which the operator does not allow";
+    let says = "requests class rdma, which the operator does not allow";
     assert!(stderr(&output).contains(says), "{}", stderr(&output));
 }
 

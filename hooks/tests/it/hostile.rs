@@ -652,8 +652,8 @@ fn a_bundle_that_nothing_tells_is_asked_for_and_only_where_it_is_needed() {
             let message = call(args, state, caller);
             assert_eq!(
                 message.trim_end(),
-                "onload-hook createRuntime: container c: crun did not report the container's bundle \
-                 (its state says /, where there is no config.json); call it with --bundle and an \
+                "onload-hook createRuntime: container c: crun did not report the container's \
+                 bundle (its state says /, which has no config.json); call it with --bundle and an \
                  absolute path, and without --config",
                 "{args} {caller}"
             );

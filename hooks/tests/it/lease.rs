@@ -70,7 +70,7 @@ fn one_after_the_other(sandbox: &Sandbox, runtime: &str, name: &str) {
     let output = sandbox.script(&script, b"");
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
-    assert!(out.contains(&format!("rdma:rxe1: it is held by container {one} (process ")), "{out}");
+    assert!(out.contains(&format!("rdma:rxe1: in use by container {one} (process ")), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
 
@@ -179,7 +179,7 @@ fn containers_of_one_claim_share_a_device_and_others_wait_for_the_last() {
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out} {err}");
     assert!(out.starts_with("rdma=rxe1#0\nrdma=rxe1#1\n"), "{out}");
-    assert!(out.contains(&format!("rdma:rxe1: it is held by container {one} (process ")), "{out}");
+    assert!(out.contains(&format!("rdma:rxe1: in use by container {one} (process ")), "{out}");
     assert!(out.contains(" of claim u1 since "), "{out}");
     assert!(out.ends_with("\n.lock\n"), "{out}");
 }
@@ -353,15 +353,21 @@ fn of_containers_that_start_at_once_one_gets_the_device() {
     let script = format!(
         "r='runc --root /run/runc'
          for n in 1 2 3 4 5 6 7 8; do
-             mkdir /b$n; cp /one/config.json /b$n; mkdir /b$n/rootfs; cp -a /one/rootfs/. /b$n/rootfs
+             mkdir /b$n; \
+         cp /one/config.json /b$n; mkdir /b$n/rootfs; cp -a /one/rootfs/. /b$n/rootfs
+         \
          done
          for n in 1 2 3 4 5 6 7 8; do
-             ( $r create -b /b$n {id}-$n </dev/null >/dev/null 2>/tmp/err$n && echo started ) &
+             ( $r create -b /b$n {id}-$n \
+         </dev/null >/dev/null 2>/tmp/err$n && echo started ) &
          done
          wait
-         cat /tmp/err? | grep -c 'rdma:rxe1: it is held by container {id}-'
-         for n in 1 2 3 4 5 6 7 8; do $r delete --force {id}-$n 2>/dev/null; done
-         ls -A /run/onload-ctk/@leases"
+         \
+         cat /tmp/err? | grep -c 'rdma:rxe1: in use by container {id}-'
+         for n in 1 2 3 4 \
+         5 6 7 8; do $r delete --force {id}-$n 2>/dev/null; done
+         ls -A \
+         /run/onload-ctk/@leases"
     );
     let output = sandbox.script(&script, b"");
     assert_eq!(stdout(&output), "started\n7\n.lock\n", "{}", stderr(&output));

@@ -108,7 +108,7 @@ fn mishaps() -> [Harm; 9] {
         ("broken", |sandbox| {
             sandbox.file(CONFIG, "[runtime]\npath = \"/opt/onload\n");
         }),
-        ("a runtime that is not there", |sandbox| {
+        ("a runtime that does not exist", |sandbox| {
             names(sandbox, "none");
         }),
     ]
@@ -178,7 +178,7 @@ fn a_configuration_that_nobody_can_use_stops_only_who_asks() {
         let sandbox = sandbox();
         reaches(&sandbox, "one", "--root /r create -b /bundle c1");
         harm(&sandbox);
-        if what == "a runtime that is not there" {
+        if what == "a runtime that does not exist" {
             refused(&sandbox, "create -b /bundle c2");
             continue;
         }
@@ -408,7 +408,7 @@ fn a_record_is_believed_only_where_root_alone_could_have_made_it() {
         ("a runtime that others may write", |sandbox| {
             sandbox.chmod("/opt/onload/one", 0o775);
         }),
-        ("a runtime that is not there", |sandbox| {
+        ("a runtime that does not exist", |sandbox| {
             fs::remove_file(sandbox.path("/opt/onload/one")).unwrap();
         }),
     ];

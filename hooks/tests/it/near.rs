@@ -219,7 +219,7 @@ fn what_cannot_be_near_is_refused_in_one_line() {
         json!({"onload.dev/rdma": "any", "onload.dev/near": "gpu0"}),
         "NVIDIA_VISIBLE_DEVICES=1",
     );
-    assert!(wrong.contains("\"onload.dev/near\" is \"gpu0\"; want gpu"), "{wrong}");
+    assert!(wrong.contains("\"onload.dev/near\" is \"gpu0\"; expected gpu"), "{wrong}");
     for value in
         ["7", "../../../etc/shadow", "GPU-99", "MIG-11112222", &"0,".repeat(512 * 1024), "a\nb"]
     {
@@ -238,7 +238,10 @@ fn what_cannot_be_near_is_refused_in_one_line() {
     );
     let message = refusal(near("any"), "NVIDIA_VISIBLE_DEVICES=1");
     assert!(
-        message.contains("what is nearest to GPU 0000:23:00.0 is not known: the hypervisor shows one flat PCI bus;"),
+        message.contains(
+            "could not determine what is nearest to GPU 0000:23:00.0: the hypervisor shows one \
+             flat PCI bus;"
+        ),
         "{message}"
     );
     annotate(&sandbox, &[("near", "0000:13:00.0=9:0")]);

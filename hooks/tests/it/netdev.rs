@@ -547,7 +547,7 @@ fn containers_of_one_namespace_share_it_as_the_first_asked_and_the_last_gives_it
         refused address 'it does not have the address 192.0.2.11/24'
         refused route 'the route 203.0.113.0/24 via 192.0.2.1 does not lead over it'
         make other && fail "given to another namespace"
-        grep -q "it is held by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
         gone other
         gone one; gone third; gone fourth
         ip -n one link show net1 >/dev/null || fail "taken from the second one"
@@ -865,7 +865,7 @@ fn an_interface_that_configurations_move_has_one_holder_and_comes_back_as_it_was
         ip link show ens1v0 2>/dev/null && fail "still on the host"
         grep -q "$ID-one" /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "no lease"
         make two && fail "a second container has it too"
-        grep -q "it is held by container $ID-one" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container $ID-one" /tmp/err || fail "$(cat /tmp/err)"
         gone two
         ip -n one link show net0 >/dev/null || fail "taken from the first one"
         gone one; same "the first one's end"; free "the first one's end"

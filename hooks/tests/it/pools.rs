@@ -117,7 +117,8 @@ fn in_turn(sandbox: &Sandbox, runtime: &str, name: &str, asked_by: &str) {
     assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
     assert!(output_text.starts_with("rdma=m0#0\nrdma=m1#0\n"), "{output_text}");
     let refused = format!(
-        "{asked_by}: 1 wanted of pool rdma=any, which has 0 free of 2; m0 is held by container {id}-1 ("
+        "{asked_by}: 1 wanted of pool rdma=any, which has 0 free of 2; m0 is in use by container \
+         {id}-1 ("
     );
     // runc's log quotes what the hook said.
     assert!(output_text.replace('\\', "").contains(&refused), "{output_text}");
@@ -211,7 +212,7 @@ fn a_container_that_lives_on_keeps_its_member_while_others_start_and_end() {
     let output = sandbox.script(&script, b"");
     let output_text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{output_text} {}", stderr(&output));
-    let held = format!("m0 is held by container {id}-1 (");
+    let held = format!("m0 is in use by container {id}-1 (");
     assert!(output_text.contains(&held), "{output_text}");
     let kept = format!("{LEASES}/rdma=m0#0\nend\n");
     assert!(output_text.ends_with(&kept), "{output_text}");
@@ -450,11 +451,11 @@ fn what_is_no_request_of_a_pool_is_refused_with_a_line() {
         stderr(&output)
     };
     let device = refusal(json!({"onload.dev/rdma": "m0*2"}));
-    assert!(device.contains("m0 is one device and no pool; remove \"*2\""), "{device}");
+    assert!(device.contains("m0 is a device, not a pool; remove \"*2\""), "{device}");
     let numa = refusal(json!({"onload.dev/rdma": "m0", "onload.dev/numa": "same"}));
     assert!(numa.contains("\"onload.dev/numa\": it has no effect without a pool"), "{numa}");
     let id = refusal(json!({"onload.dev/rdma": "any"}));
-    assert!(id.contains("the container's id is not known here"), "{id}");
+    assert!(id.contains("the container's id is unknown"), "{id}");
     let class = refusal(json!({"onload.dev/vfio": "any"}));
     assert!(class.contains("class vfio, which the operator does not allow"), "{class}");
     let damaged = damaged.replace("\"m0 m1\"", "\"m0 m/1\"");

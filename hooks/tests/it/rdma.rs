@@ -275,7 +275,7 @@ fn containers_of_one_namespace_share_it_and_the_last_gives_it_back() {
         make second || fail "$(cat /tmp/err)"
         [ "$(node second uverbs0)" = "character special file 1:7" ] || fail "$(node second uverbs0)"
         make other && fail "given to another namespace"
-        grep -q "it is held by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container $ID-one (process" /tmp/err || fail "$(cat /tmp/err)"
         gone other; gone one
         there one mlx5_0 second
         gone second
@@ -358,7 +358,7 @@ fn a_container_with_the_host_s_network_gets_the_node_and_nothing_moves() {
         grep -q '"moved"' /run/onload-ctk/@leases/rdma=mlx5_0#0 && fail "said to have moved"
         # One container has it at a time.
         make one && fail "given to two"
-        grep -q "it is held by container $ID-host" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container $ID-host" /tmp/err || fail "$(cat /tmp/err)"
         gone one; here mlx5_0 one
         gone host; free host"#;
     let bundles = [("host", container(None, &[0])), ("one", container(Some("one"), &[0]))];
@@ -486,7 +486,7 @@ fn what_is_refused_by_annotation_leaves_the_container_as_it_was_and_leases_nothi
         given
         make holder || fail "$(cat /tmp/err)"
         make asking && fail "created"
-        grep -q "it is held by container $ID-holder (process" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container $ID-holder (process" /tmp/err || fail "$(cat /tmp/err)"
         seen 'rdma=mlx5_0#0 '
         gone asking; there two mlx5_0 holder
         gone holder

@@ -307,7 +307,7 @@ fn where_nothing_fits_the_operator_chooses_between_a_refusal_and_a_warning() {
     made.configure("on-incompatible = \"skip\"", "");
     let (after, message) = made.precreate(&asking());
     assert_eq!(mounted(&after.expect(&message)), []);
-    assert!(message.contains("warning: rxe0 may be of no use: "), "{message}");
+    assert!(message.contains("warning: rxe0 may not work: "), "{message}");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_device_that_nothing_serves_is_named_and_takes_no_libraries_from_another() {
     made.configure("on-incompatible = \"skip\"", "");
     let (after, message) = made.precreate(&asking);
     assert_eq!(mounted(&after.expect(&message)).len(), 2, "{message}");
-    let warning = format!("warning: rxe0, rxe1 may be of no use: {why}");
+    let warning = format!("warning: rxe0, rxe1 may not work: {why}");
     assert!(message.contains(&warning), "{message}");
 }
 

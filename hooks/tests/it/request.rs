@@ -161,7 +161,7 @@ fn where_one_class_is_allowed_another_is_refused_like_an_annotation() {
     assert_eq!(given(&sandbox, "rdma=rxe0", &none), "no\nyes\nnone\n");
     let message = refusal(&sandbox, "nic=all;rdma=rxe0", &none);
     for part in [
-        "of ONLOAD_CTK_REQUEST asks for class nic, which the operator does not allow",
+        "of ONLOAD_CTK_REQUEST requests class nic, which the operator does not allow",
         "under [environment] in /etc/onload-ctk/config.toml",
     ] {
         assert!(message.contains(part), "{message}");
@@ -206,7 +206,7 @@ fn a_hostile_value_is_one_line_where_a_class_is_allowed() {
         ("nic=\u{1b}[31m\nall", "cannot be the name of a device"),
         ("nic=../../etc/shadow", "cannot be the name of a device"),
         ("nic=all;nic=ens1", "is there twice"),
-        ("nic=all;ipc-lock=true", "cannot be asked for there"),
+        ("nic=all;ipc-lock=true", "cannot be requested there"),
         ("\n=all", "unknown class"),
     ] {
         let message = refusal(&sandbox, value, &json!({}));
@@ -325,7 +325,7 @@ fn what_a_ticket_gives_for_itself_is_refused_while_somebody_else_has_it() {
              delete {name}-2; ls {LEASES}; echo end"
         ),
     );
-    let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
+    let refused = format!("rdma:rxe0: in use by container {name}-1 (");
     assert!(output_text.contains(&refused) && output_text.ends_with("\nend\n"), "{output_text}");
     assert!(!output_text.contains("rdma=rxe0#"), "{output_text}");
 }
@@ -552,7 +552,7 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     for (text, why) in [
         (whole.replace(boot, "another"), "from before this start of the host"),
         (whole.replacen("\"version\":1", "\"version\":2", 1), "it is of version 2"),
-        (whole[..40].to_owned(), "it is no ticket"),
+        (whole[..40].to_owned(), "it is not a ticket"),
     ] {
         sandbox.file(&file, text);
         sandbox.chmod(&file, 0o600);
@@ -561,7 +561,7 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     }
     sandbox.file(&file, &whole);
     let message = refusal(&sandbox, &by_ticket(&new), &none);
-    assert!(message.contains("could have been read or written by others"), "{message}");
+    assert!(message.contains("may have been accessed by other users"), "{message}");
     for bad in ["", "0f", &"0F".repeat(16), "../../../etc/passwd", &"0".repeat(65_536)] {
         let message = refusal(&sandbox, &format!("ticket:{bad}"), &none);
         assert!(message.contains("ONLOAD_CTK_REQUEST names no ticket"), "{message}");
@@ -595,7 +595,7 @@ fn a_device_that_another_holds_is_not_given_by_a_ticket_either() {
              delete {name}-2; echo end"
         ),
     );
-    let refused = format!("rdma:rxe0: it is held by container {name}-1 (");
+    let refused = format!("rdma:rxe0: in use by container {name}-1 (");
     assert!(output_text.contains(&refused) && output_text.ends_with("\nend\n"), "{output_text}");
 }
 

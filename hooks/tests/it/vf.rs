@@ -215,7 +215,7 @@ fn containers_of_a_claim_have_it_alike_until_the_last_has_ended() {
         make other && fail "two VLANs at once"; gone other
         grep -q "another container has it too" /tmp/err || fail "$(cat /tmp/err)"
         make alone && fail "held by one and by another"; gone alone
-        grep -q "it is held by container" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container" /tmp/err || fail "$(cat /tmp/err)"
         gone one
         is_set '"vlan":{"id":100'
         gone two
@@ -260,7 +260,7 @@ fn a_claim_chooses_for_its_containers_and_the_hook_of_the_device_leaves_it_so() 
         make other && fail "two VLANs at once"; gone other
         grep -q "another container has it too" /tmp/err || fail "$(cat /tmp/err)"
         make alone && fail "held by a claim and by another"; gone alone
-        grep -q "it is held by container" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "in use by container" /tmp/err || fail "$(cat /tmp/err)"
         gone one
         is_set '"vlan":{"id":150'
         gone two

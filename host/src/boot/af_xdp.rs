@@ -77,13 +77,13 @@ pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut Hos
         let subject = StepSubject::new("af-xdp", name);
         let registered = state.registered.as_ref();
         if !state.interfaces.contains(name) {
-            plan.refuse(&subject, "this host has no interface of that name");
+            plan.refuse(&subject, "interface not found");
         } else if !state.is_loaded {
             plan.steps.push(register_step(&subject, true));
         } else if !state.has_af_xdp {
             plan.refuse(
                 &subject,
-                "the loaded sfc_resource has no AF_XDP; install an Onload that has it",
+                "the loaded sfc_resource does not support AF_XDP; install an Onload that does",
             );
         } else if registered.is_none() {
             plan.refuse(
@@ -111,7 +111,10 @@ fn plan_flow_filters(
         None if !state.is_loaded => {}
         None => plan.refuse(
             &subject,
-            format!("the loaded sfc_resource has no {AF_XDP_FLOW_FILTERS}; install an Onload that has it"),
+            format!(
+                "the loaded sfc_resource does not support {AF_XDP_FLOW_FILTERS}; install an Onload \
+                 that does"
+            ),
         ),
         Some(now) if *now == value => {}
         Some(now) => plan.steps.push(HostStep {
@@ -130,7 +133,8 @@ fn plan_flow_filters(
             Some(..2) => {}
             Some(channels) => plan.steps.push(one_channel_step(name, channels)),
             None => plan.warnings.push(format!(
-                "how many channels {name} has is not known: run \"ethtool -l {}\"; it should have one",
+                "could not determine how many channels {name} has: run \"ethtool -l {}\"; it \
+                 should have one",
                 quote_for_shell(name)
             )),
         }

@@ -96,9 +96,9 @@ impl ApplyRun<'_> {
                 if !done.is_empty() {
                     continue;
                 }
-                Some("it does not exist after the previous steps".to_owned())
+                Some("it is still missing after the previous steps".to_owned())
             } else if self.done.contains(&key) {
-                Some(format!("it was set, and is {} again", step.now))
+                Some(format!("it was set, but is {} again", step.now))
             } else {
                 report(StepStage::Begins, step);
                 self.perform(step).err().map(|error| format!("{error:#}"))
@@ -146,7 +146,7 @@ impl ApplyRun<'_> {
             let link = Path::new(DEVICES).join(address.to_string()).join("driver");
             let driver = self.host.link_name(&link)?;
             if let Some(user) = users.find_user(*address, driver.as_deref())? {
-                bail!("{address} is used by {user} by now; stop that first");
+                bail!("{address} is now in use by {user}; stop that first");
             }
         }
         Ok(())
@@ -186,7 +186,7 @@ impl ApplyRun<'_> {
                 (count >= *number, reason)
             }
             Effect::Exists(path) => {
-                let reason = format!("{} is not there", path.display());
+                let reason = format!("{} does not exist", path.display());
                 (host.entry(path)?.is_some(), reason)
             }
             Effect::Registered(interface) => {
@@ -207,7 +207,7 @@ impl ApplyRun<'_> {
                 let settings = self.kernel.vf_settings(interface)?.unwrap_or_default();
                 let now =
                     settings.get(vf).and_then(|vf_settings| change.current_setting(vf_settings));
-                (now == Some(*change), "the driver did not take it".to_owned())
+                (now == Some(*change), "the driver rejected it".to_owned())
             }
             Effect::OneChannel(interface) => {
                 let channels = host

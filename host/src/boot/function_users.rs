@@ -151,7 +151,7 @@ impl<'h> FunctionUsers<'h> {
                     Ok(lease) => lease.to_string(),
                     Err(reason) => {
                         format!(
-                            "an unknown container, since its lease is not understood ({reason})"
+                            "an unknown container, because its lease cannot be parsed ({reason})"
                         )
                     }
                 }));
@@ -187,7 +187,7 @@ impl<'h> FunctionUsers<'h> {
         if let (Some(driver), true) = (driver, interfaces.is_empty()) {
             return Ok(match is_there(&net)? {
                 true => Some(format!(
-                    "another network namespace, which has its interface (driver {driver})"
+                    "another network namespace, which contains its interface (driver {driver})"
                 )),
                 false if is_there(&directory.join("infiniband"))? => None,
                 // Drivers for user space such as igb_uio do not report their users.
@@ -210,7 +210,7 @@ impl<'h> FunctionUsers<'h> {
             self.network.as_ref().and_then(|network| Some((network, network.link(interface)?)));
         let Some((network, link)) = link else {
             let unknown =
-                "who uses it is not known; run onload-ctk in the host's network namespace";
+                "could not determine its users; run onload-ctk in the host's network namespace";
             return Ok(Some(unknown.to_owned()));
         };
         let extra_uses = ExtraUses {

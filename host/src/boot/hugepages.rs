@@ -64,7 +64,8 @@ pub(super) fn decide(state: &HugepageState, target: &HugepageTarget, plan: &mut 
 
 fn pages_step(subject: &StepSubject, size: PageSize, count: u64, pages: &PageCount) -> HostStep {
     let advice = format!(
-        "the node has no more free memory in pieces of {size}; free memory there, or reserve them while it boots, with hugepagesz= and hugepages= on the kernel's command line"
+        "the node has no more contiguous free memory of {size}; free memory there, or reserve the \
+         pages at boot with hugepagesz= and hugepages= on the kernel command line"
     );
     let now = pages.count.to_string();
     HostStep {
@@ -82,7 +83,7 @@ fn missing_reason(state: &HugepageState, node: NumaNodeId) -> String {
     match state.nodes.get(&node.0) {
         Some(sizes) => {
             let sizes = list(sizes.keys().map(ToString::to_string).collect());
-            format!("there are no pages of that size; this kernel has {sizes}")
+            format!("unsupported page size; this kernel supports {sizes}")
         }
         None => {
             let nodes = list(state.nodes.keys().map(ToString::to_string).collect());

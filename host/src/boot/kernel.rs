@@ -68,5 +68,6 @@ impl HostKernel for OfflineKernel {
 }
 
 fn reject_change() -> anyhow::Result<()> {
-    Err(io::Error::from(io::ErrorKind::Unsupported)).context("changing a host that does not run")
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+        .context("changing a host that is not the running host")
 }

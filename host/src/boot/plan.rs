@@ -54,7 +54,7 @@ fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut 
                 let address = pf.address;
                 plan.refuse(
                     &subject,
-                    format!("another section is about {address} too; make one of them"),
+                    format!("another section configures {address} too; merge them"),
                 );
             }
             Ok(pf) => sriov::decide(&pf, section, plan),

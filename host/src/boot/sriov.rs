@@ -156,17 +156,17 @@ fn find(host: &Host, pf: &PfRef) -> anyhow::Result<PciAddress> {
     match pf {
         PfRef::Address(address) => {
             let entry = host.entry(&function_path(*address))?;
-            entry.context("this host has no PCI function of that address")?;
+            entry.context("PCI function not found")?;
             Ok(*address)
         }
         PfRef::Interface(name) => {
             let path = host
                 .resolve(&Path::new(SYS_CLASS_NET).join(name.as_str()))?
-                .context("this host has no interface of that name")?;
+                .context("interface not found")?;
             // Interfaces of subfunctions are deeper in the tree and do not belong to the physical function.
             let device = path.ancestors().nth(2).and_then(Path::file_name);
             let address = device.and_then(|name| name.to_str()?.parse().ok());
-            address.context("it is not the interface of a PCI function itself")
+            address.context("it is not the interface of a PCI function")
         }
     }
 }
@@ -214,7 +214,9 @@ impl SriovPlanner<'_> {
         let interface = self.pf.interface.as_deref().unwrap_or_default();
         let interface = quote_for_shell(interface);
         format!(
-            "{interface} is IP over InfiniBand, whose virtual functions have no {}; take mac, vlan, spoof-check and trust out, and give each function GUIDs before its driver binds: ip link set dev {interface} vf 0 node_guid GUID, and port_guid GUID",
+            "{interface} is IP over InfiniBand, whose virtual functions have no {}; remove mac, \
+             vlan, spoof-check and trust, and give each function GUIDs before its driver binds: ip \
+             link set dev {interface} vf 0 node_guid GUID, and port_guid GUID",
             change.name()
         )
     }
@@ -224,7 +226,7 @@ impl SriovPlanner<'_> {
         let (pf, vfs) = (self.pf, self.config.vfs);
         let Some(total) = pf.total else {
             return Err(format!(
-                "{} has no SR-IOV; turn it on in the firmware of card and host",
+                "{} does not support SR-IOV; enable it in the firmware of card and host",
                 pf.address
             ));
         };
@@ -243,13 +245,14 @@ impl SriovPlanner<'_> {
             Some(format!("vf {index} ({}) is used by {user}", vf.address))
         });
         let changing = format!(
-            "{} there, not {vfs}, and the kernel changes that only by removing all of them",
+            "{} there, not {vfs}, and the kernel can change that only by removing all of them",
             format_count(pf.count, "virtual function is", "virtual functions are")
         );
         match (used, &pf.default_route) {
             (Some(used), _) => Err(format!("{changing}; {used}; stop that first")),
             (None, Some(interface)) => Err(format!(
-                "{changing}; {interface} carries the default route, which that may cut; do it by hand"
+                "{changing}; {interface} carries the default route, which the change may \
+                 interrupt; do it manually"
             )),
             (None, None) => Ok(()),
         }
@@ -333,7 +336,7 @@ impl SriovPlanner<'_> {
         let (count, existing) = (usize::from(self.pf.count), self.pf.vfs.len());
         if existing < count {
             let reason = format!(
-                "{existing} of its {} there; dmesg says more",
+                "{existing} of its {} there; see dmesg",
                 format_count(count, "virtual function is", "virtual functions are")
             );
             plan.refuse(&self.subject, reason);
@@ -403,7 +406,8 @@ impl SriovPlanner<'_> {
     fn refuse_used(&self, index: u32, vf: &VfState, what: &str, plan: &mut HostPlan) {
         let user = vf.user.as_deref().unwrap_or_default();
         let reason = format!(
-            "the {what} of vf {index} ({}) stays, since it is used by {user}; stop that first",
+            "the {what} of vf {index} ({}) is not changed, because it is in use by {user}; stop \
+             that first",
             vf.address
         );
         plan.refuse(&self.subject, reason);
@@ -493,7 +497,8 @@ impl SriovPlanner<'_> {
     fn current_value(&self, index: u32, change: VfChange) -> Result<String, String> {
         if self.pf.interface.is_none() {
             return Err(format!(
-                "{} has no interface, and its driver is told by one; bind it to the kernel's driver",
+                "{} has no interface, through which its driver is configured; bind it to the \
+                 kernel's driver",
                 self.pf.address
             ));
         }
@@ -504,12 +509,14 @@ impl SriovPlanner<'_> {
         };
         let Some(vf_settings) = settings.get(&index) else {
             return Err(
-                "the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
+                "the driver of the physical function does not report it, or the kernel's answer is \
+                 truncated, as with more than about 330 virtual functions; remove the setting, or \
+                 create fewer"
                     .to_owned(),
             );
         };
         change.current_setting(vf_settings).map(|now| describe_change(now).1).ok_or_else(|| {
-            "the driver of the physical function has no such setting; leave it out".to_owned()
+            "the driver of the physical function does not support it; remove it".to_owned()
         })
     }
 
@@ -538,11 +545,10 @@ impl SriovPlanner<'_> {
             VfDriver::VfioPci => (
                 VFIO_PCI,
                 Some(VFIO_PCI),
-                "is the IOMMU on, in the firmware and with intel_iommu=on where the kernel wants that? dmesg says more",
+                "is the IOMMU enabled, in the firmware and with intel_iommu=on if the kernel \
+                 requires that? see dmesg",
             ),
-            VfDriver::Kernel => {
-                ("", None, "is the module of its driver installed? dmesg says more")
-            }
+            VfDriver::Kernel => ("", None, "is the module of its driver installed? see dmesg"),
         };
         let mut actions = Vec::new();
         if vf.driver_override.as_deref().unwrap_or_default() != name {
@@ -579,7 +585,9 @@ impl SriovPlanner<'_> {
         let is_checked = config.spoof_check == Some(true) && config.trust != Some(true);
         if is_checked && config.mac.is_none() && config.vfs > 0 {
             plan.warnings.push(format!(
-                "{}: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change",
+                "{}: spoof-check = true without mac: a container can set its virtual function's \
+                 address to that of another machine and send as it; add mac, which a container \
+                 then cannot change",
                 self.subject
             ));
         }
@@ -608,7 +616,8 @@ impl SriovPlanner<'_> {
 
     fn spoofing_warning(&self, which: &str) -> String {
         format!(
-            "{}: spoof checking of {which} is off: a container that holds one can send as any other machine; set spoof-check = true unless that is meant",
+            "{}: spoof checking of {which} is disabled: a container that holds one can send as any \
+             other machine; set spoof-check = true unless that is intended",
             self.subject
         )
     }

@@ -728,13 +728,13 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
         ("sriov_drivers_autoprobe", "sriov_drivers_autoprobe is still 1, not 0"),
         (
             "load vfio-pci",
-            "sriov ens2: module vfio-pci: /sys/bus/pci/drivers/vfio-pci is not there",
+            "sriov ens2: module vfio-pci: /sys/bus/pci/drivers/vfio-pci does not exist",
         ),
         (
             "drivers_probe",
             "sriov ens2: vf 0 (0000:81:10.0) driver: the driver is none; is the IOMMU on",
         ),
-        ("Vlan", "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver did not take it"),
+        ("Vlan", "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver rejected it"),
         ("rdma", "rdma-netns: mode: /sys/module/ib_core/parameters/netns_mode is still Y, not N"),
         (
             "register",
@@ -765,7 +765,7 @@ fn a_kernel_that_takes_a_step_back_is_reported() {
     fs::remove_file(machine.outside(&format!("{PF}/virtfn1"))).unwrap();
     assert_eq!(
         machine.refusal(&vfio(2)),
-        "sriov ens2: 1 of its 2 virtual functions are there; dmesg says more"
+        "sriov ens2: 1 of its 2 virtual functions are there; see dmesg"
     );
 }
 
@@ -781,7 +781,7 @@ fn pages_that_the_kernel_has_no_memory_for_are_counted_and_what_it_gave_stays() 
         line.starts_with("hugepages 1Gi on node 0: pages: the kernel gave 3 of 4; the node has no"),
         "{line}"
     );
-    assert!(line.contains("hugepagesz= and hugepages= on the kernel's command line"));
+    assert!(line.contains("hugepagesz= and hugepages= on the kernel command line"));
     assert_eq!(machine.steps(config), ["hugepages 1Gi on node 0: pages: 3 -> 4"]);
 }
 
@@ -797,7 +797,7 @@ fn pages_of_a_size_or_on_a_node_that_there_is_not_are_refused() {
     let machine = Machine::new();
     assert_eq!(
         machine.refusal("[host]\nhugepages = { 2Mi = { 0 = 1 } }\n"),
-        "hugepages 2Mi on node 0: there are no pages of that size; this kernel has 1Gi"
+        "hugepages 2Mi on node 0: unsupported page size; this kernel supports 1Gi"
     );
     assert_eq!(
         machine.refusal("[host]\nhugepages = { 1Gi = { 7 = 1 } }\n"),
@@ -819,18 +819,16 @@ fn a_kernel_without_numa_has_node_0() {
 fn a_physical_function_that_there_is_not_is_refused() {
     let machine = Machine::new();
     let at = |pf: &str| machine.refusal(&vfio(1).replace("ens2", pf));
-    assert_eq!(at("ens9"), "sriov ens9: this host has no interface of that name");
-    assert_eq!(
-        at("0000:99:00.0"),
-        "sriov 0000:99:00.0: this host has no PCI function of that address"
-    );
+    assert_eq!(at("ens9"), "sriov ens9: interface not found");
+    assert_eq!(at("0000:99:00.0"), "sriov 0000:99:00.0: PCI function not found");
     machine.tree.file("/sys/devices/virtual/net/br0/address", "");
     machine.tree.link("/sys/class/net/br0", "/sys/devices/virtual/net/br0");
-    assert_eq!(at("br0"), "sriov br0: it is not the interface of a PCI function itself");
+    assert_eq!(at("br0"), "sriov br0: it is not the interface of a PCI function");
     machine.tree.function("0000:82:00.0", "0x020000", 0);
     assert_eq!(
         at("0000:82:00.0"),
-        "sriov 0000:82:00.0: 0000:82:00.0 has no SR-IOV; turn it on in the firmware of card and host"
+        "sriov 0000:82:00.0: 0000:82:00.0 does not support SR-IOV; enable it in the firmware of \
+         card and host"
     );
 }
 
@@ -842,7 +840,7 @@ fn an_interface_of_a_subfunction_is_no_physical_function() {
     machine.tree.link("/sys/class/net/en3f0s4", &place);
     assert_eq!(
         machine.refusal(&vfio(1).replace("ens2", "en3f0s4")),
-        "sriov en3f0s4: it is not the interface of a PCI function itself"
+        "sriov en3f0s4: it is not the interface of a PCI function"
     );
 }
 
@@ -873,7 +871,7 @@ fn two_sections_about_one_function_are_refused_whatever_they_call_it() {
     let config = vfio(1) + &vfio(2).replace("ens2", "0000:81:00.0");
     assert_eq!(
         machine.refusal(&config),
-        "sriov 0000:81:00.0: another section is about 0000:81:00.0 too; make one of them"
+        "sriov 0000:81:00.0: another section configures 0000:81:00.0 too; merge them"
     );
 }
 
@@ -910,7 +908,9 @@ fn a_leased_function_keeps_all_of_its_card_s_functions_where_they_are() {
         assert_eq!(
             plan.refused[0].to_string(),
             format!(
-                "sriov ens2: 2 virtual functions are there, not {count}, and the kernel changes that only by removing all of them; vf 1 (0000:81:10.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
+                "sriov ens2: 2 virtual functions are there, not {count}, and the kernel can change \
+                 that only by removing all of them; vf 1 (0000:81:10.1) is used by container web \
+                 (process 42) since 1970-01-01T00:00:01Z; stop that first"
             )
         );
         let outcome = machine.apply(&vfio(count));
@@ -934,7 +934,8 @@ fn a_container_that_starts_during_a_run_keeps_its_function() {
     assert_eq!(machine.driver("0000:81:10.1").as_deref(), Some("igbvf"));
     assert_eq!(
         outcome.failed[0],
-        "sriov ens2: vf 1 (0000:81:10.1) driver: 0000:81:10.1 is used by container web (process 42) since 1970-01-01T00:00:01Z by now; stop that first"
+        "sriov ens2: vf 1 (0000:81:10.1) driver: 0000:81:10.1 is now in use by container web \
+         (process 42) since 1970-01-01T00:00:01Z; stop that first"
     );
 }
 
@@ -1076,8 +1077,9 @@ fn an_interface_in_another_network_namespace_is_in_use() {
     fs::remove_dir_all(machine.outside(&format!("{VF}/net/ens2v0"))).unwrap();
     let refusal = machine.refusal(&vfio(1));
     assert!(
-        refusal
-            .contains("used by another network namespace, which has its interface (driver igbvf)"),
+        refusal.contains(
+            "used by another network namespace, which contains its interface (driver igbvf)"
+        ),
         "{refusal}"
     );
     assert_eq!(with_interface().apply(&vfio(1)).failed, [""; 0]);
@@ -1170,7 +1172,7 @@ fn an_interface_that_the_host_uses_is_in_use() {
         (
             "/network.table",
             network("").replace("ens2v0", "ens9"),
-            "who uses it is not known; run onload-ctk in the host's network namespace",
+            "could not determine its users; run onload-ctk in the host's network namespace",
         ),
         (
             "/sys/devices/virtual/infiniband/rxe0/parent",
@@ -1219,7 +1221,9 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
         machine.tree.file("/network.table", text);
         assert_eq!(
             machine.refusal(&vfio(3)),
-            "sriov ens2: 2 virtual functions are there, not 3, and the kernel changes that only by removing all of them; ens2 carries the default route, which that may cut; do it by hand",
+            "sriov ens2: 2 virtual functions are there, not 3, and the kernel can change that only \
+             by removing all of them; ens2 carries the default route, which the change may \
+             interrupt; do it manually",
             "{way}"
         );
         assert_eq!(machine.plan(&vfio(2)), HostPlan::default());
@@ -1236,7 +1240,8 @@ fn functions_of_the_card_that_carries_the_default_route_are_not_removed() {
 fn functions_without_spoof_checking_draw_a_warning() {
     let machine = Machine::new();
     let off = format!("{}spoof-check = false\n", vfio(2));
-    let warning = "sriov ens2: spoof checking of vf 0-1 is off: a container that holds one can send as any other machine; set spoof-check = true unless that is meant";
+    let warning = "sriov ens2: spoof checking of vf 0-1 is disabled: a container that holds one \
+        can send as any other machine; set spoof-check = true unless that is intended";
     assert_eq!(machine.plan(&off).warnings, [warning]);
     let outcome = machine.apply(&off);
     assert_eq!(outcome.failed, [""; 0]);
@@ -1253,7 +1258,9 @@ fn functions_without_spoof_checking_draw_a_warning() {
 fn spoof_checking_of_an_address_that_the_holder_chooses_draws_a_warning() {
     let machine = Machine::new();
     let open = format!("{}spoof-check = true\n", vfio(2));
-    let warning = "sriov ens2: spoof-check = true without mac: a container can give its virtual function the address of any other machine, and send as that; add mac, which the card then lets no container change";
+    let warning = "sriov ens2: spoof-check = true without mac: a container can set its virtual \
+        function's address to that of another machine and send as it; add mac, which a container \
+        then cannot change";
     // Before the functions are there, when they are made, and later.
     assert_eq!(machine.plan(&open).warnings, [warning]);
     assert_eq!(machine.apply(&open).warnings, [warning]);
@@ -1292,14 +1299,17 @@ fn a_setting_that_the_driver_does_not_have_is_refused() {
     let plan = machine.plan(&format!("{}trust = false\n", vfio(2)));
     assert_eq!(
         plan.refused[1].to_string(),
-        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function has no such setting; leave it out"
+        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function does \
+         not support it; remove it"
     );
     assert_eq!(plan.refused.len(), 2);
     machine.settings.borrow_mut().remove(&1);
     let plan = machine.plan(&format!("{}trust = false\n", vfio(2)));
     assert_eq!(
         plan.refused[1].to_string(),
-        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function does not tell it, or the kernel's answer is cut short, as it is of more than some 330 virtual functions; leave it out, or make fewer"
+        "sriov ens2: the trust of vf 1 (0000:81:10.1): the driver of the physical function does \
+         not report it, or the kernel's answer is truncated, as with more than about 330 virtual \
+         functions; remove the setting, or create fewer"
     );
 }
 
@@ -1318,7 +1328,9 @@ fn settings_that_ip_over_infiniband_does_not_have_are_refused_before_the_functio
             assert_eq!(shown(&plan.steps), [""; 0]);
             let refused: Vec<String> = plan.refused.iter().map(ToString::to_string).collect();
             let expected = format!(
-                "sriov ens2: ens2 is IP over InfiniBand, whose virtual functions have no {name}; take mac, vlan, spoof-check and trust out, and give each function GUIDs before its driver binds: ip link set dev ens2 vf 0 node_guid GUID, and port_guid GUID"
+                "sriov ens2: ens2 is IP over InfiniBand, whose virtual functions have no {name}; \
+                 remove mac, vlan, spoof-check and trust, and give each function GUIDs before its \
+                 driver binds: ip link set dev ens2 vf 0 node_guid GUID, and port_guid GUID"
             );
             assert_eq!(refused, [expected]);
         }
@@ -1426,7 +1438,7 @@ fn an_interface_of_a_new_function_is_registered_once_udev_has_named_it() {
     machine.renamed_at.set(Some(u32::MAX));
     assert_eq!(
         apply_for(&machine, Duration::from_millis(150)),
-        ["af-xdp ens2v0: this host has no interface of that name"]
+        ["af-xdp ens2v0: interface not found"]
     );
 }
 
@@ -1441,9 +1453,9 @@ fn a_card_without_flow_filters_is_warned_of_before_servers_fail() {
     machine.tree.file(FLOW_FILTERS, "1\n");
     assert_eq!(
         machine.plan(config).warnings,
-        [
-            "ens2: its driver has no flow filters, which Onload sets by AF_XDP: bind or listen of servers fails with \"Operation not supported\"; set af-xdp-flow-filters = false under [host], and run \"onload-ctk host apply\""
-        ]
+        ["ens2: its driver does not support flow filters, which Onload sets with AF_XDP: bind or \
+            listen of servers fails with \"Operation not supported\"; set af-xdp-flow-filters = \
+            false under [host], and run \"onload-ctk host apply\""]
     );
     machine.tree.file("/interfaces.table", "ens2 xdp on 4\n");
     assert_eq!(machine.plan(config).warnings, [""; 0]);
@@ -1473,13 +1485,15 @@ fn what_cannot_be_without_flow_filters_is_refused_or_warned_of() {
     assert_eq!(
         machine.refusal(config),
         format!(
-            "af-xdp-flow-filters: the loaded sfc_resource has no {FLOW_FILTERS}; install an Onload that has it"
+            "af-xdp-flow-filters: the loaded sfc_resource does not support {FLOW_FILTERS}; install \
+             an Onload that does"
         )
     );
     // A kernel that does not say how many channels there are.
     assert_eq!(
         machine.plan(config).warnings,
-        ["how many channels ens2 has is not known: run \"ethtool -l ens2\"; it should have one"]
+        ["could not determine how many channels ens2 has: run \"ethtool -l ens2\"; it should \
+             have one"]
     );
     // A driver that keeps its channels.
     machine.tree.file(FLOW_FILTERS, "0\n");
@@ -1494,14 +1508,11 @@ fn what_cannot_be_without_flow_filters_is_refused_or_warned_of() {
 fn an_interface_that_onload_cannot_take_is_refused() {
     let machine = Machine::new();
     let config = |name: &str| format!("[host]\naf-xdp = [\"{name}\"]\n");
-    assert_eq!(
-        machine.refusal(&config("ens9")),
-        "af-xdp ens9: this host has no interface of that name"
-    );
+    assert_eq!(machine.refusal(&config("ens9")), "af-xdp ens9: interface not found");
     machine.tree.directory("/sys/module/sfc_resource");
     assert_eq!(
         machine.refusal(&config("ens2")),
-        "af-xdp ens2: the loaded sfc_resource has no AF_XDP; install an Onload that has it"
+        "af-xdp ens2: the loaded sfc_resource does not support AF_XDP; install an Onload that does"
     );
 }
 

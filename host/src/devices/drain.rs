@@ -54,7 +54,7 @@ fn mark_drained(device: HostDevice, reason: String, inventory: &mut Inventory) {
 /// Any device may be drained: specifications are kept, and nothing new is offered.
 fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
     for device in std::mem::take(&mut inventory.devices) {
-        let reason = format!("whether it is drained is not known: {error:#}");
+        let reason = format!("could not determine whether it is drained: {error:#}");
         mark_drained(device, reason, inventory);
     }
     inventory.add_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);

@@ -20,7 +20,8 @@ pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
             }
             Err(why) => {
                 let reason = format!(
-                    "which RDMA device is nearest to that GPU is not known: {why}; ask for a device by its own name"
+                    "could not determine which RDMA device is nearest to that GPU: {why}; request \
+                     a device by name"
                 );
                 let exclusion = Exclusion::new(Class::Rdma, name, reason);
                 exclusions.push(exclusion.with_pci(Some(gpu)));

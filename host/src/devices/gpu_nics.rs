@@ -86,7 +86,7 @@ impl<'i> GpuNicMap<'i> {
     /// Returns the reason why a distance is unknown.
     #[must_use]
     pub fn unknown_reason(&self) -> &'i str {
-        let numa = "the kernel does not say the NUMA node of the GPU or of a NIC";
+        let numa = "the kernel does not report the NUMA node of the GPU or of a NIC";
         self.obstacle.unwrap_or(numa)
     }
 

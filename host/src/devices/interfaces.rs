@@ -35,9 +35,10 @@ const VFIO: &str = "vfio-pci";
 const MOVE_SECONDS: u64 = 60;
 /// The remedy for a container that has lost its device.
 pub const RETRIEVE_REMEDY: &str =
-    "see that its function is there and has its driver, and start the container again";
+    "check that its function exists and is bound to its driver, then start the container again";
 
-const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of class netdev names it; name it there to offer it";
+const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of class netdev lists \
+    it; add it there to offer it";
 
 /// Adds the offered interfaces to the inventory, and a reason for each of the others. An interface in a container stays
 /// offered, with the data in its lease.
@@ -139,11 +140,11 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
     let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
     let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
     for (name, setting) in patterns.chain(sections).collect::<Vec<_>>() {
-        let absent = "this host has no interface of that name";
+        let absent = "interface not found";
         inventory
             .warnings
-            .push(format!("{setting} names {name:?}, and {absent}: correct it, or take it out"));
-        let reason = format!("{absent}, and {setting} names it; correct it, or take it out there");
+            .push(format!("{setting} lists {name:?}, but {absent}: correct or remove it"));
+        let reason = format!("{absent}, but {setting} lists it; correct or remove it there");
         let exclusion = Exclusion::new(Class::Netdev, name, reason);
         inventory.not_offered.push(exclusion);
     }
@@ -174,7 +175,7 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
         SavedState::Function(_) => return None,
     };
     let Some(function) = inventory.functions.get(pci) else {
-        return Some(format!("its function {pci} is gone"));
+        return Some(format!("its function {pci} no longer exists"));
     };
     if !has_interface_driver(function) {
         return Some(format!("its function {pci} has lost its driver"));
@@ -333,7 +334,8 @@ fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<E
     let virtual_interfaces = inventory.interfaces.iter().filter(|interface| {
         interface.pci().is_none() && patterns.iter().any(|glob| glob.matches(&interface.name))
     });
-    let reason = "it is no PCI function's, by which an interface is found when it comes back; nothing can be done";
+    let reason = "it is not the interface of a PCI function, by which a returning interface is \
+        found; this is unsupported";
     virtual_interfaces
         .map(|interface| Exclusion::new(Class::Netdev, interface.name.as_str(), reason))
         .collect()
@@ -410,16 +412,18 @@ mod tests {
         assert_eq!(
             warnings.as_slice(),
             [
-                "[discover] offer-netdevs names \"ens99\", and this host has no interface of that name: correct it, or take it out",
-                "[discover] offer-netdevs names \"x*\", and this host has no interface of that name: correct it, or take it out",
-                "[netdev.ens55] names \"ens55\", and this host has no interface of that name: correct it, or take it out",
+                "[discover] offer-netdevs lists \"ens99\", but interface not found: correct or \
+                 remove it",
+                "[discover] offer-netdevs lists \"x*\", but interface not found: correct or remove \
+                 it",
+                "[netdev.ens55] lists \"ens55\", but interface not found: correct or remove it",
             ]
         );
         let (offered, reasons, _) = found(&tree, wrong);
         assert_eq!(offered, ["ens1"]);
         assert_eq!(
             reasons[0],
-            "ens55: this host has no interface of that name, and [netdev.ens55] names it; correct it, or take it out there"
+            "ens55: interface not found, but [netdev.ens55] lists it; correct or remove it there"
         );
         assert_eq!(reasons.len(), 3, "{reasons:?}");
         // A device is also called by its function where the name of its interface is no name of CDI's.
@@ -649,7 +653,7 @@ mod tests {
             tree.file("/network.table", links);
         };
         assert_eq!(health(false, &|_| ()), Health::Healthy);
-        let gone = lost("its function 0000:3b:02.7 is gone");
+        let gone = lost("its function 0000:3b:02.7 no longer exists");
         assert_eq!(health(false, &goes), gone);
         let unbound = lost("its function 0000:3b:02.7 has lost its driver");
         assert_eq!(health(false, &is_unbound), unbound);

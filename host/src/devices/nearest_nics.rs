@@ -123,7 +123,7 @@ pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -
     };
     let gpus: BTreeMap<PciAddress, GpuNearness> = orders.into_iter().map(of_gpu).collect();
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
-        if nics.is_empty() { "none of its devices is on PCI" } else { gpu_nics.unknown_reason() }
+        if nics.is_empty() { "it has no device on PCI" } else { gpu_nics.unknown_reason() }
     });
     Nearness {
         nics: by_nic.into_values().map(|(_, of_nic)| of_nic).collect(),

@@ -77,12 +77,14 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
 /// always report `unknown`, which counts as up.
 fn link_trouble(state: Option<&str>) -> Option<String> {
     let advice = match state? {
-        "down" => "set the interface up, or look at its cable and the port at the other end",
-        "lowerlayerdown" => "set the interface below it up",
-        "notpresent" => "look at the kernel's log for what its driver says",
-        "dormant" => "look at what has to authenticate it",
+        "down" => "set the interface up, or check its cable and the port at the other end",
+        "lowerlayerdown" => "set its lower interface up",
+        "notpresent" => "check the kernel log for messages of its driver",
+        "dormant" => "check the program that authenticates it (802.1X)",
         STATE_HELD | RETURNING => {
-            return Some("a container has it in its own network; wait until that ends".to_owned());
+            return Some(
+                "it is in a container's network; wait until the container ends".to_owned(),
+            );
         }
         _ => return None,
     };

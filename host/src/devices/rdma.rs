@@ -156,7 +156,8 @@ mod tests {
         assert_eq!(
             describe_inactive_ports(&ports).as_deref(),
             Some(
-                "none of its ports is active: port 1 is DOWN, port 2 is INIT; bring its link up, on InfiniBand with a subnet manager"
+                "none of its ports is active: port 1 is DOWN, port 2 is INIT; bring its link up \
+                 (InfiniBand needs a subnet manager)"
             )
         );
     }

@@ -146,7 +146,7 @@ mod tests {
         let gone = health(&|tree| {
             tree.remove(FUNCTION);
         });
-        assert_eq!(gone, lost("its function 0000:3b:00.3 is gone"));
+        assert_eq!(gone, lost("its function 0000:3b:00.3 no longer exists"));
         let anew = |name: &str| {
             health(&|tree| {
                 tree.rdma(FUNCTION, name, 3);

@@ -93,11 +93,15 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let takes_huge_pages = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
     if let Some(nic) = nics.iter().find(takes_huge_pages).filter(|_| !has_two_mib) {
         let need = match &tcpdirect {
-            Some(_) => "TCPDirect needs hugepages of 2 MiB, about 40 a stack".to_owned(),
-            None => format!("Onload needs hugepages of 2 MiB to receive by {}", nic.name),
+            Some(_) => "TCPDirect needs huge pages of 2 MiB, about 40 per stack".to_owned(),
+            None => format!("Onload needs huge pages of 2 MiB to receive with {}", nic.name),
         };
         // vm.nr_hugepages sets the default size, which is 512 MiB on Arm kernels with 64 KiB pages.
-        probe.warn(format!("{need}, and this host has none: run \"echo N > {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"", hugepages::SIZES));
+        probe.warn(format!(
+            "{need}, but this host has none: run \"echo N > \
+             {}/hugepages-{PAGE_KIB}kB/nr_hugepages\"",
+            hugepages::SIZES
+        ));
     }
     let rdma =
         probe.with_classes(&[Class::Rdma], || rdma::read(probe, &functions, &interfaces, settings));

@@ -35,7 +35,8 @@ pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
 #[must_use]
 pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
     let reason = format!(
-        "it has a table vf, and the hook {}, which applies it, does not exist; install it, or set hook-path in [cdi]",
+        "it has a table vf, but the hook {}, which applies it, does not exist; install it, or set \
+         hook-path in [cdi]",
         hook.display()
     );
     let warnings = exclude(inventory, |device| device.vf.is_some().then(|| reason.clone()));
@@ -126,13 +127,16 @@ fn resolve_device(
     };
     if let Some((plugin, _)) = pools.iter().find(|(_, pool)| pool.mover == Mover::Cni) {
         return Err(format!(
-            "its table vf says what it is set up to be, and a CNI plugin moves the members of pool {plugin}, for which nothing sets it up; leave it out of that pool, or out of table vf, in {CONFIG_PATH}"
+            "its table vf has settings, but a CNI plugin moves the members of pool {plugin} \
+             without applying them; remove it from that pool or remove its table vf in \
+             {CONFIG_PATH}"
         ));
     }
     let other = pool_configs.find(|(_, other)| own_config.is_none() && *other != vf);
     if let (Some((one, _)), Some((other, _))) = (first, other) {
         return Err(format!(
-            "pools {one} and {other} both have it, and their tables vf differ; make the tables alike, or select it once, in {CONFIG_PATH}"
+            "it is in pools {one} and {other}, whose tables vf differ; make the tables equal, or \
+             select it only once, in {CONFIG_PATH}"
         ));
     }
     Ok(Some(vf.clone()))

@@ -54,15 +54,21 @@ impl fmt::Display for AfXdpTrouble {
         const FAILS: &str = "bind or listen of servers fails with \"Operation not supported\"";
         match self {
             AfXdpTrouble::NoFilters => {
-                write!(f, "its driver has no flow filters, which Onload sets by AF_XDP: {FAILS}")
+                write!(
+                    f,
+                    "its driver does not support flow filters, which Onload sets with AF_XDP: \
+                     {FAILS}"
+                )
             }
             AfXdpTrouble::FiltersOff => write!(
                 f,
-                "its flow filters are off, and Onload sets some by AF_XDP: unless the driver allows that, {FAILS}"
+                "its flow filters are disabled, but Onload sets some with AF_XDP: unless the \
+                 driver allows that, {FAILS}"
             ),
             AfXdpTrouble::Channels(channels) => write!(
                 f,
-                "Onload sets no flow filters by AF_XDP, and it has {channels} channels: only connections whose hash meets the queue of the stack are accelerated"
+                "Onload sets no flow filters with AF_XDP, but it has {channels} channels: only \
+                 connections that hash to the stack's queue are accelerated"
             ),
         }
     }

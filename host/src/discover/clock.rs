@@ -286,8 +286,8 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "ptp0: /dev/ptp0 does not exist, though its driver made the device 247:0; create it \
-                 with mknod, or reload the driver",
+                "ptp0: /dev/ptp0 does not exist, although its driver created the device 247:0; \
+                 create it with mknod, or reload the driver",
                 "pps0: /dev/pps0 is 99:0, but the device is 248:0; remove the stale node",
             ]
         );

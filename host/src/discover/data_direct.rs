@@ -105,7 +105,8 @@ fn is_nic(function: &PciFunction) -> bool {
 
 fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
     format!(
-        "the VPD of the {what} {address}, which says what of Data Direct belongs together, is not known: {reason}"
+        "the VPD of the {what} {address}, could not determine which says what of Data Direct \
+         belongs together,: {reason}"
     )
 }
 
@@ -115,7 +116,7 @@ fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>
     match host.bytes(&function.directory().join(VPD), MAX_VPD_BYTES) {
         Ok(Some(vpd)) => match find_uuid(&vpd) {
             Ok(uuid) => Ok(uuid.map(str::to_owned)),
-            Err(VpdError) => Err("it is not in the form of VPD".to_owned()),
+            Err(VpdError) => Err("it is not valid VPD".to_owned()),
         },
         Ok(None) => Err("there is none".to_owned()),
         Err(error) => {

@@ -92,7 +92,8 @@ mod tests {
         tree.file("/proc/devices", LISTED);
         assert_eq!(
             refusal(&tree),
-            "/dev/gdrdrv does not exist, though its driver made the device 510:0; run \"mknod -m 666 /dev/gdrdrv c 510 0\""
+            "/dev/gdrdrv does not exist, although its driver created the device 510:0; run \"mknod \
+             -m 666 /dev/gdrdrv c 510 0\""
         );
     }
 
@@ -112,7 +113,7 @@ mod tests {
         let tree = Tree::new();
         tree.file("/proc/devices", LISTED);
         tree.block_node("/dev/gdrdrv", 510, 0);
-        assert!(refusal(&tree).starts_with("/dev/gdrdrv is no character device; "));
+        assert!(refusal(&tree).starts_with("/dev/gdrdrv is not a character device; "));
     }
 
     #[test]

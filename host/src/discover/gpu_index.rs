@@ -23,7 +23,7 @@ pub const NVIDIA_GPUS: &str = "/proc/driver/nvidia/gpus";
 /// A node that belongs to no GPU.
 const NO_GPU_NODE: &str = "/dev/null";
 
-const ADVICE: &str = "ask by the address, as gpu-0000:1b:00.0";
+const ADVICE: &str = "request by the address, as gpu-0000:1b:00.0";
 
 /// A vendor that numbers GPUs.
 struct GpuVendor {
@@ -110,7 +110,8 @@ fn match_indexes(
         }
         let (kind, number) =
             (vendor.kind, if matching.is_empty() { "no GPU" } else { "several GPUs" });
-        let reason = format!("the nodes of {kind}={index} belong to {number} on PCI; {ADVICE}");
+        let reason =
+            format!("the nodes of {kind}={index} belong to {number} by PCI address; {ADVICE}");
         indexes.unknown.insert(gpu_name::from_index(*index), reason);
     }
     indexes

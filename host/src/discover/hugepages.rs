@@ -99,7 +99,7 @@ fn unknown_reason(
     };
     let sizes_reason = || probe.own_unread_reason(SIZES);
     let reason = unread.or_else(sizes_reason).or_else(absent)?;
-    Some(format!("how many pages are reserved is not known: {reason}"))
+    Some(format!("could not determine how many pages are reserved: {reason}"))
 }
 
 fn list_sizes(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
@@ -166,7 +166,7 @@ fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
         match size {
             Some(size) => drop(by_size.entry(size).or_default().insert(path)),
             None => probe.warn(format!(
-                "reading {MOUNTS}: the page size of the hugetlbfs at {path} is not understood"
+                "reading {MOUNTS}: the page size of the hugetlbfs at {path} cannot be parsed"
             )),
         }
     }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(found.devices[1].mounts, ["/dev/huge pages"]);
         assert_eq!(
             found.warnings,
-            ["reading /proc/mounts: the page size of the hugetlbfs at /strange is not understood"]
+            ["reading /proc/mounts: the page size of the hugetlbfs at /strange cannot be parsed"]
         );
     }
 
@@ -444,7 +444,9 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "2Mi: how many pages are reserved is not known: a NUMA node has this size, and /sys/kernel/mm/hugepages/hugepages-2048kB does not exist; check what is mounted at /sys"
+                "2Mi: could not determine how many pages are reserved: a NUMA node has this size, and \
+                /sys/kernel/mm/hugepages/hugepages-2048kB does not exist; check what is mounted at \
+                /sys"
             ]
         );
     }
@@ -482,10 +484,13 @@ mod tests {
             let [reason] = &reasons[..] else {
                 panic!("{reasons:?}");
             };
-            assert!(reason.starts_with("2Mi: how many pages are reserved is not known: reading "));
+            assert!(
+                reason
+                    .starts_with("2Mi: could not determine how many pages are reserved: reading ")
+            );
             let wanted = format!("{directory}/{file}: expected a number, found \"forty two\"");
             assert!(reason.contains(&wanted), "{reason}");
-            assert!(reason.ends_with("; look at that file"), "{reason}");
+            assert!(reason.ends_with("; check that file"), "{reason}");
         }
     }
 }

@@ -182,7 +182,7 @@ pub(crate) fn find_closure(
     if let Some(interpreter) = interpreter_line(probe, path) {
         return match interpreter.as_str() {
             "/bin/sh" => Ok(None),
-            other => Err(format!("it is a script for {other}, which an image need not have")),
+            other => Err(format!("it is a script for {other}, which images may lack")),
         };
     }
     if let Some(reason) = probe.unread_reason(path) {
@@ -198,13 +198,14 @@ pub(crate) fn find_closure(
     }
     let Some(dirs) = &container_libraries.search else {
         return Err(format!(
-            "it needs {missing}, which an image need not have; run it on the host, or set \
-             tool-libraries = true in [cdi]"
+            "it needs {missing}, which images may lack; run it on the host, or set tool-libraries \
+             = true in [cdi]"
         ));
     };
     if !matches!(probe.entry(TOOL_STARTER), Some(EntryKind::File { .. })) {
         return Err(format!(
-            "it needs {missing}, which {TOOL_STARTER} would give it, and that is missing; install the package that brings it"
+            "it needs {missing}, which {TOOL_STARTER} would provide, but that is missing; install \
+             the package onload-ctk"
         ));
     }
     close(probe, &summary, dirs).map(Some)
@@ -239,7 +240,7 @@ fn close(
         .as_deref()
         .map(PathBuf::from)
         .filter(|loader| loader.is_absolute())
-        .ok_or("it names no dynamic loader; run it on the host")?;
+        .ok_or("it has no dynamic loader; run it on the host")?;
     if !matches!(probe.entry(&loader), Some(EntryKind::File { .. })) {
         let loader = loader.display();
         return Err(format!("its dynamic loader {loader} is not on this host; install it"));
@@ -254,7 +255,7 @@ fn close(
         }
         if name.contains('/') || name.is_empty() {
             return Err(format!(
-                "it needs {name:?}, which is no name of a library; run it on the host"
+                "it needs {name:?}, which is not a library name; run it on the host"
             ));
         }
         let candidates = dirs
@@ -288,7 +289,7 @@ fn if_loadable(probe: &Probe<'_>, path: &Path, program: &ElfSummary) -> Option<E
 fn not_found_message(probe: &Probe<'_>, name: &str, dirs: &[PathBuf]) -> String {
     let mut paths = dirs.iter().map(|dir| dir.join(name));
     if let Some(reason) = paths.find_map(|path| probe.unread_reason(path)) {
-        return format!("it needs {name}, and whether this host has it is not known: {reason}");
+        return format!("it needs {name}; could not determine whether this host has it: {reason}");
     }
     let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     format!("it needs {name}, which is in none of {}; install it on this host", dirs.join(", "))

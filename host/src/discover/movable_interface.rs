@@ -23,8 +23,8 @@ const RDMA_CLASS: &str = "/sys/class/infiniband";
 const SOFTWARE: &str = "/sys/devices/virtual";
 const VDPA_DEVICES: &str = "/sys/bus/vdpa/devices";
 
-const NOT_RECORDED_REASON: &str = "who uses it is not known: the host's interfaces, addresses and routes are not \
-                            recorded here; run onload-ctk on the host itself, in its network namespace";
+const NOT_RECORDED_REASON: &str = "could not determine its users: the host's interfaces, addresses \
+    and routes are not recorded here; run onload-ctk on the host itself, in its network namespace";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Netdev {
@@ -86,7 +86,7 @@ pub(crate) fn read(
     let network = match probe.host().network() {
         Ok(network) => network.ok_or_else(|| NOT_RECORDED_REASON.to_owned()),
         Err(error) => {
-            let unknown = format!("who uses it is not known: {}", ErrorChain(&error));
+            let unknown = format!("could not determine its users: {}", ErrorChain(&error));
             probe.ok_or_warn::<()>(Err(error));
             Err(unknown)
         }
@@ -147,26 +147,28 @@ impl MovabilityCheck<'_> {
     ) -> Option<String> {
         let settings = &self.config.discover;
         if settings.ignored_interfaces.contains(&interface.name) {
-            let ignored = "ignored: it is in [discover] ignored-interfaces; take it out there";
+            let ignored = "ignored: it is in [discover] ignored-interfaces; remove it there";
             return Some(ignored.to_owned());
         }
         if interface.is_ipoib() {
             return Some(
-                "IP over InfiniBand, whose address belongs to its port; nothing can be done"
+                "IP over InfiniBand, whose address belongs to its port; this is unsupported"
                     .to_owned(),
             );
         }
         let mut function_interfaces = self.by_function.get(&pci)?.iter();
         if let Some(other) = function_interfaces.find(|other| other.name != interface.name) {
             return Some(format!(
-                "its PCI function has another interface, {}, and the function is what tells an interface that comes back; nothing can be done",
+                "its PCI function has another interface, {}, and a returning interface is \
+                 identified by its function; this is unsupported",
                 Quoted(&other.name)
             ));
         }
         let has_functions = function.is_some_and(|function| !function.virtual_functions.is_empty());
         if has_functions && !settings.offer_pf_with_vfs {
             return Some(
-                "it has virtual functions, which its holder can disturb; set [discover] offer-pf-with-vfs to offer it all the same"
+                "it has virtual functions, with which its holder can interfere; set [discover] \
+                 offer-pf-with-vfs to offer it anyway"
                     .to_owned(),
             );
         }
@@ -179,7 +181,8 @@ impl MovabilityCheck<'_> {
             Err(unknown) => return Some(unknown.clone()),
         };
         let Some(link) = network.link(&interface.name) else {
-            let reason = "who uses it is not known: the kernel's answer by netlink does not have it; run onload-ctk in the host's network namespace";
+            let reason = "could not determine its users: the kernel's netlink answer does not \
+                contain it; run onload-ctk in the host's network namespace";
             return Some(reason.to_owned());
         };
         let extra_uses = ExtraUses {
@@ -209,7 +212,8 @@ fn intermediate_device_reason(
     let is_own = device.to_str() == Some(pci.to_string().as_str());
     (!is_own).then(|| {
         format!(
-            "it is not {pci}'s own: {} is between them, and the function is what tells an interface that comes back; nothing can be done",
+            "it does not belong to {pci} directly: {} is between them, and a returning interface \
+             is identified by its function; this is unsupported",
             Quoted(&device.to_string_lossy())
         )
     })

@@ -30,10 +30,10 @@ pub const DEBUGFS_NICS: &str = "/sys/kernel/debug/sfc_resource/nics";
 
 /// Why interfaces such as `lo` and `docker0` are not accelerated.
 const NOTHING_BELOW: &str =
-    "virtual interface without a physical device: Onload cannot accelerate it; nothing can be done";
+    "virtual interface without a physical device: Onload cannot accelerate it";
 
 /// Why an interface of an InfiniBand port is not accelerated: AF_XDP supports Ethernet only.
-const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma in its place";
+const IPOIB: &str = "IP over InfiniBand, which Onload does not accelerate; use rdma instead";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
@@ -101,14 +101,11 @@ pub fn is_supported(vendor: u16, device: u16) -> bool {
 /// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
 fn card_support(id: PciId) -> Option<CardSupport> {
-    const OLD_CARD: CardSupport = CardSupport::Refused(
-        "Onload supports no adapter before the 8000 series; nothing can be done",
-    );
-    const EF100: CardSupport = CardSupport::Refused(
-        "Onload has no support for EF100 since version 9; nothing can be done",
-    );
-    const X4ANA: CardSupport =
-        CardSupport::Refused("Onload accepts no function of this vendor id; nothing can be done");
+    const OLD_CARD: CardSupport =
+        CardSupport::Refused("Onload does not support adapters before the 8000 series");
+    const EF100: CardSupport =
+        CardSupport::Refused("Onload does not support EF100 since version 9");
+    const X4ANA: CardSupport = CardSupport::Refused("Onload does not support this vendor");
     let support = match (id.vendor, id.device) {
         (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD_CARD,
         (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD_CARD,
@@ -267,7 +264,8 @@ fn find_in_other_netns(
         };
         let (interface, original_name) = (interfaces.iter().find(is_same), &nic.original_name);
         if interface.is_none() {
-            let reason = "Onload is attached to it, but it is no interface of this network namespace; move it here to offer it";
+            let reason = "Onload is attached to it, but it is in another network namespace; move \
+                it here to offer it";
             probe.exclude(Exclusion::new(Class::Nic, original_name.as_str(), reason));
         }
         // While it returns from a container it has another name.
@@ -304,7 +302,8 @@ pub fn absent_warnings(
 ) -> impl Iterator<Item = String> {
     let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
     ignored.iter().filter(move |name| !is_there(name)).map(|name| format!(
-        "[discover] ignored-interfaces names {name:?}, and this host has no interface of that name: correct it, or take it out"
+        "[discover] ignored-interfaces lists {name:?}, but interface not found: correct or remove \
+         it"
     ))
 }
 
@@ -366,8 +365,7 @@ fn require_not_ignored(
     config: &DiscoverConfig,
 ) -> Result<(), NicRefusal> {
     if config.ignored_interfaces.contains(&interface.name) {
-        let reason =
-            "ignored: it is in [discover] ignored-interfaces; take it out there to offer it";
+        let reason = "ignored: it is in [discover] ignored-interfaces; remove it there to offer it";
         return Err(NicRefusal::Certain(reason.to_owned()));
     }
     Ok(())
@@ -399,7 +397,7 @@ fn find_datapath(
         return Err(NicRefusal::Unknown(reason.clone()));
     }
     if let (Some(_), Some(reason)) = (interface.driver(), &attachments.unread) {
-        let reason = format!("whether Onload is attached to it is not known: {reason}");
+        let reason = format!("could not determine whether Onload is attached to it: {reason}");
         return Err(NicRefusal::Unknown(reason));
     }
     let reason = not_attached_reason(interface, function, support, attachments);
@@ -420,7 +418,7 @@ fn attached_datapath(
     let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
     best.ok_or_else(|| {
         let switch = switch.unwrap_or_default();
-        format!("acceleration is switched off; write 1 to {switch}")
+        format!("acceleration is disabled; write 1 to {switch}")
     })
 }
 
@@ -435,7 +433,7 @@ fn not_attached_reason(
             NOTHING_BELOW.to_owned()
         } else {
             format!(
-                "virtual interface: Onload attaches to what is below it; ask for {}",
+                "virtual interface: Onload attaches to its lower interface; request {}",
                 lower_devices.join(" or ")
             )
         };
@@ -443,7 +441,7 @@ fn not_attached_reason(
     let Some(driver) = interface.driver() else {
         let link = Path::new(netdev::SYS_CLASS_NET).join(&interface.name);
         return format!(
-            "sysfs names no driver of its device, to which Onload would attach; look at {}",
+            "its device has no driver to which Onload could attach; check {}",
             link.join("device").display()
         );
     };
@@ -457,10 +455,11 @@ fn not_attached_reason(
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
-            format!("its auxiliary device {device} is bound to no driver; load sfc_resource")
+            format!("its auxiliary device {device} has no driver; load sfc_resource")
         }
         None => format!(
-            "driver {driver} publishes nothing for Onload to attach to; load the driver that comes with Onload, and sfc_resource"
+            "driver {driver} has no auxiliary device for Onload; load the driver that comes with \
+             Onload, and sfc_resource"
         ),
     }
 }
@@ -475,22 +474,22 @@ fn other_driver_reason(
 ) -> String {
     let condition = match has_xdp {
         Some(_) => String::new(),
-        None => format!("if {driver} has XDP, "),
+        None => format!("if {driver} supports XDP, "),
     };
     let advice = match af_xdp {
         _ if has_xdp == Some(false) => {
-            " and has no XDP, by which Onload takes interfaces of others; nothing can be done"
-                .to_owned()
+            " and does not support XDP, which Onload needs for other vendors' interfaces".to_owned()
         }
         AfXdpSupport::Absent => {
-            ", and the loaded sfc_resource has no AF_XDP; install an Onload that has it".to_owned()
+            ", and the loaded sfc_resource does not support AF_XDP; install an Onload that does"
+                .to_owned()
         }
         AfXdpSupport::Registers => format!(
             ", and it is not registered for AF_XDP; {condition}write {interface} to \
              {AF_XDP_REGISTER}"
         ),
         AfXdpSupport::NotLoaded => format!(
-            "; {condition}Onload takes it by AF_XDP: load sfc_resource, then write \
+            "; {condition}Onload accelerates it with AF_XDP: load sfc_resource, then write \
              {interface} to {AF_XDP_REGISTER}"
         ),
     };
@@ -645,7 +644,7 @@ fn refuse_without_interface(
         };
         let reason = match &function.driver {
             Some(driver) => format!("it has no interface: its driver is {driver}; {advice}"),
-            None => format!("it has no interface: no driver is bound to it; {advice}"),
+            None => format!("it has no interface: it has no driver; {advice}"),
         };
         let name = function.address.to_string();
         probe.exclude(Exclusion::new(Class::Nic, name, reason));
@@ -690,12 +689,13 @@ mod tests {
         let reason =
             |has_xdp| other_driver_reason("bnx2", "ens1", AfXdpSupport::Registers, has_xdp);
         let unknown = reason(None);
-        assert!(unknown.contains("; if bnx2 has XDP, write ens1 to "), "{unknown}");
+        assert!(unknown.contains("; if bnx2 supports XDP, write ens1 to "), "{unknown}");
         let has_it = reason(Some(true));
         assert!(has_it.contains("; write ens1 to "), "{has_it}");
         assert_eq!(
             reason(Some(false)),
-            "driver bnx2 is not one of Onload's and has no XDP, by which Onload takes interfaces of others; nothing can be done"
+            "driver bnx2 is not one of Onload's and does not support XDP, which Onload needs for \
+             other vendors' interfaces"
         );
     }
 
@@ -730,6 +730,6 @@ mod tests {
         let full = [on(Datapath::Ef10), off(Datapath::Ef10ct)];
         assert_eq!(attached_datapath(&full, None), Ok(Datapath::Ef10));
         let error = attached_datapath(&[off(Datapath::Ef10)], None).unwrap_err();
-        assert_eq!(error, "acceleration is switched off; write 1 to /sys/x/enable");
+        assert_eq!(error, "acceleration is disabled; write 1 to /sys/x/enable");
     }
 }

@@ -98,10 +98,10 @@ impl NumberedNode {
         match number.or(reserved) {
             Some(number) => NumberedNode::check_number(path, actual, number),
             None => Err(match probe.unread_reason(&attribute) {
-                Some(reason) => format!("the number of {path} is not known: {reason}"),
+                Some(reason) => format!("could not determine the number of {path}: {reason}"),
                 None => format!(
-                    "{path}: there is no {} to compare its number with; load its driver, or \
-                     remove the stale node",
+                    "{path}: no {} to compare its number with; load its driver, or remove the \
+                     stale node",
                     attribute.display()
                 ),
             }),
@@ -119,7 +119,7 @@ impl NumberedNode {
         let Some(number) = number else {
             entry?;
             return Some(Err(match probe.unread_reason(PROC_DEVICES) {
-                Some(reason) => format!("the number of {path} is not known: {reason}"),
+                Some(reason) => format!("could not determine the number of {path}: {reason}"),
                 None => format!(
                     "{path}: {PROC_DEVICES} lists no {driver} to compare its number with; load its \
                      driver, or remove the stale node"
@@ -156,18 +156,21 @@ fn check_character_node(
 ) -> Result<DeviceNumber, String> {
     let Some(node) = entry else {
         if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
-            return Err(format!("{path} is not known: {reason}"));
+            return Err(format!("could not determine whether {path} exists: {reason}"));
         }
         return Err(match (probe.entry(path), number) {
             (None, Some(number)) => {
-                format!("{path} does not exist, though its driver made the device {number}; {make}")
+                format!(
+                    "{path} does not exist, although its driver created the device {number}; \
+                     {make}"
+                )
             }
             (None, None) => format!("{path} does not exist; load its driver"),
-            (Some(_), _) => format!("{path} is no device node; {RELOAD_REMEDY}"),
+            (Some(_), _) => format!("{path} is not a device node; {RELOAD_REMEDY}"),
         });
     };
     if node.kind != NodeKind::Char {
-        return Err(format!("{path} is no character device; {RELOAD_REMEDY}"));
+        return Err(format!("{path} is not a character device; {RELOAD_REMEDY}"));
     }
     let (major, minor) = (node.major, node.minor);
     Ok(DeviceNumber { major, minor })
@@ -203,16 +206,19 @@ mod tests {
             refusal("ptp1"),
             "/dev/ptp1 is 247:9, but the device is 247:1; remove the stale node"
         );
-        assert_eq!(refusal("ptp2"), "/dev/ptp2 is no device node; remove it and reload its driver");
+        assert_eq!(
+            refusal("ptp2"),
+            "/dev/ptp2 is not a device node; remove it and reload its driver"
+        );
         assert_eq!(
             refusal("ptp3"),
-            "/dev/ptp3 does not exist, though its driver made the device 247:3; create it with mknod, \
-             or reload the driver"
+            "/dev/ptp3 does not exist, although its driver created the device 247:3; create it \
+             with mknod, or reload the driver"
         );
         assert_eq!(refusal("ptp5"), "/dev/ptp5 does not exist; load its driver");
         assert_eq!(
             refusal("ptp4"),
-            "/dev/ptp4 is no character device; remove it and reload its driver"
+            "/dev/ptp4 is not a character device; remove it and reload its driver"
         );
     }
 

@@ -116,7 +116,8 @@ impl ControlPlane {
         };
         let path = self.path.display();
         Some(format!(
-            "Onload's control plane {path} {fault}: the driver cannot start it, and programs get no stack"
+            "Onload's control plane {path} {fault}: the driver cannot start it, so programs get no \
+             stack"
         ))
     }
 }
@@ -191,7 +192,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
     let unread = unread_reason(probe, cdi);
     if !loaded && library.is_none() {
         let reason = match &unread {
-            Some(reason) => format!("whether it is installed is not known: {reason}"),
+            Some(reason) => format!("could not determine whether it is installed: {reason}"),
             None => NOT_INSTALLED.to_owned(),
         };
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason));
@@ -293,7 +294,7 @@ fn read_library(
 }
 
 pub(crate) fn other_copy_reason(used: &Path) -> String {
-    format!("another copy is used, {}; set host-library-dirs in [cdi] to choose", used.display())
+    format!("another copy, {}, is used; set host-library-dirs in [cdi] to choose", used.display())
 }
 
 /// Returns whether this is a library of Onload itself. Names of TCPDirect's libraries have the same prefix.
@@ -402,7 +403,9 @@ fn find_obstacle(
     }
     let Some(library) = library else {
         return Some(match unread {
-            Some(reason) => format!("whether libonload.so is installed is not known: {reason}"),
+            Some(reason) => {
+                format!("could not determine whether libonload.so is installed: {reason}")
+            }
             None => {
                 "libonload.so is in none of the library directories; install Onload's user space"
                     .to_owned()
@@ -412,7 +415,7 @@ fn find_obstacle(
     let path = library.installation.library_dir.join(LIBRARY);
     if let (None, Some(reason)) = (library.matches, unread) {
         return Some(format!(
-            "whether {} was built for the loaded driver is not known: {reason}",
+            "could not determine whether {} was built for the loaded driver: {reason}",
             path.display()
         ));
     }
@@ -428,7 +431,11 @@ fn find_obstacle(
                 path.display(),
             ))
         }
-        (None, _) => Some("/proc/driver/onload/version does not tell the driver's interface, so the library cannot be checked against it; load the driver of another version".to_owned()),
+        (None, _) => Some(
+            "/proc/driver/onload/version does not report the driver's interface, so the library \
+             cannot be compared; load another version of the driver"
+                .to_owned(),
+        ),
     }
 }
 
@@ -439,12 +446,12 @@ fn find_node(probe: &Probe<'_>, name: &str) -> Result<NumberedNode, String> {
         return NumberedNode::find(probe, path, &device);
     }
     if let Some(reason) = probe.unread_reason(probe.device_path(&path)) {
-        return Err(format!("{path} is not known: {reason}"));
+        return Err(format!("could not determine whether {path} exists: {reason}"));
     }
     let module = if name == "sfc_char" { "sfc_char" } else { "onload" };
     Err(match probe.entry(Path::new("/sys/module").join(module)) {
         Some(_) => {
-            format!("{path} is missing although the module {module} is loaded; look at udev")
+            format!("{path} is missing although the module {module} is loaded; check udev")
         }
         None => format!(
             "{path} is missing: the module {module} is not loaded; run \"modprobe {module}\""

@@ -85,7 +85,8 @@ impl<'h> Probe<'h> {
         match self.unread_reason(link) {
             Some(reason) => format!("not known: {reason}"),
             None => format!(
-                "{} leads to nothing: its driver is going or has failed; look at the kernel's log",
+                "{} is a broken link: its driver is being removed or has failed; check the kernel \
+                 log",
                 link.display()
             ),
         }
@@ -195,7 +196,7 @@ impl<'h> Probe<'h> {
             let missing = unread.entry(outside_path.clone()).or_default();
             missing.cause = outside_path;
             missing.reason.clone_from(&reason);
-            missing.advice = "; look at that file";
+            missing.advice = "; check that file";
             drop(unread);
             self.warn(reason);
         }

@@ -52,7 +52,7 @@ fn read_profile(
     let mut importing = BTreeSet::new();
     collect(probe, dir, files, &format!("{name}.opf"), &mut importing, &mut settings)?;
     if settings.is_empty() {
-        return Err("it sets nothing; add a line onload_set to it".to_owned());
+        return Err("it has no settings; add a line onload_set".to_owned());
     }
     Ok(Profile { name: name.to_owned(), settings })
 }
@@ -66,15 +66,15 @@ fn collect(
     settings: &mut BTreeMap<String, String>,
 ) -> Result<(), String> {
     if importing.len() >= MAX_IMPORT_DEPTH || !importing.insert(file.to_owned()) {
-        return Err(format!("{file} imports itself, or too many others; take the import out"));
+        return Err(format!("{file} imports itself, or too many files; remove the import"));
     }
     let text = probe
         .ok_or_warn(probe.host().text(&dir.join(file)))
-        .ok_or_else(|| format!("{file} cannot be read; look at that file"))?;
+        .ok_or_else(|| format!("{file} cannot be read; check that file"))?;
     let statements = parse(&text).map_err(|(line, text)| {
         format!(
-            "{file} line {line}: only a shell can tell what {text:?} means; set its variables in \
-             the container yourself"
+            "{file} line {line}: {text:?} is shell code, which is not executed; set its variables \
+             in the container"
         )
     })?;
     for statement in statements {

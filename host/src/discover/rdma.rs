@@ -34,7 +34,8 @@ const CONNECTION_MANAGER: &str = "/dev/infiniband/rdma_cm";
 /// The netns mode (`ib_devices_shared_netns` in `drivers/infiniband/core/device.c`), however it was set.
 pub(crate) const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 /// The problem of a device whose node GUID is zero.
-pub const ZERO_GUID: &str = "its node GUID is zero: programs do not connect by librdmacm, and on InfiniBand the subnet manager does not bring up its port";
+pub const ZERO_GUID: &str = "its node GUID is zero: programs cannot connect with librdmacm, and on \
+    InfiniBand the subnet manager does not bring up its port";
 /// The udev rule that renames RDMA devices (rdma-core).
 const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
@@ -127,7 +128,7 @@ pub(crate) fn describe_inactive_ports(ports: &[RdmaPort]) -> Option<String> {
         return None;
     }
     Some(format!(
-        "none of its ports is active: {}; bring its link up, on InfiniBand with a subnet manager",
+        "none of its ports is active: {}; bring its link up (InfiniBand needs a subnet manager)",
         states.join(", ")
     ))
 }
@@ -168,12 +169,15 @@ fn fixed_reason(
     let otherwise = "set RDMA's mode to shared (rdma-netns = \"shared\" under [host]) to offer it";
     if let Some(which) = driver_obstacle(device, functions) {
         return Some(format!(
-            "in netns mode exclusive a device moves into the container's network namespace, and a device {which} cannot (EOPNOTSUPP); {otherwise}"
+            "in netns mode exclusive a device moves into the container's network namespace, but a \
+             device {which} cannot (EOPNOTSUPP); {otherwise}"
         ));
     }
     (!live_devices).then(|| {
         format!(
-            "in netns mode exclusive its nodes are known after it has moved into the container, and live-devices = false under [annotations] keeps them out of a created container; allow that, or {otherwise}"
+            "in netns mode exclusive its nodes are known only after it has moved into the \
+             container, but live-devices = false under [annotations] forbids adding them; allow \
+             that, or {otherwise}"
         )
     })
 }
@@ -186,7 +190,8 @@ fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> 
         let uses = is_ipoib.then(|| network.describe_uses(link, ExtraUses::default()));
         let first = uses?.into_iter().next()?;
         Some(format!(
-            "in netns mode exclusive a device moves into the container's network namespace, which would delete its interface {}, and the host uses that: {first}",
+            "in netns mode exclusive a device moves into the container's network namespace, which \
+             would delete its interface {}, which the host uses: {first}",
             Quoted(&link.name)
         ))
     })
@@ -220,8 +225,7 @@ fn driver_obstacle(device: &RdmaDevice, functions: &PciFunctions) -> Option<Stri
 }
 
 fn drop_management(probe: &Probe<'_>, mut device: RdmaDevice) -> RdmaDevice {
-    let reason =
-        "for management, which in netns mode exclusive no container is given; nothing can be done";
+    let reason = "for management, which is unsupported in netns mode exclusive";
     device.nodes.retain(|node| {
         let name = node.node.name();
         let is_kept = matches!(parse_role(name), Some(RdmaNodeRole::Verbs) | None);
@@ -511,14 +515,13 @@ fn offer_nodes(
     if characters.is_empty() {
         let class = Path::new("/sys/class").join(CHARACTER_CLASSES[0]);
         if let Some(reason) = probe.unread_reason(class) {
-            return Err(format!("whether it has a uverbs device is not known: {reason}"));
+            return Err(format!("could not determine whether it has a uverbs device: {reason}"));
         }
         return Err("it has no uverbs device; load the module ib_uverbs".to_owned());
     }
     let management: Vec<&str> = characters.iter().map(|one| one.name.as_str()).collect();
     Err(format!(
-        "it has no uverbs device, only {}: a device for the subnet manager, not for programs; \
-         nothing can be done",
+        "it has no uverbs device, only {}: a device for the subnet manager, not for programs",
         management.join(", ")
     ))
 }
@@ -619,7 +622,13 @@ impl RdmaContext<'_, '_, '_> {
             return;
         };
         let node = companion.node_name(&device.name).map_or_else(
-            || Err(format!("its name is not the kernel's, by which {} finds its node; run \"ln -s /dev/null {NAMING_RULE}\" and reboot", companion.library)),
+            || {
+                Err(format!(
+                    "its name was changed, and {} finds its node only by the kernel's name; run \
+                     \"ln -s /dev/null {NAMING_RULE}\" and reboot",
+                    companion.library
+                ))
+            },
             |name| {
                 let class = |class: &&str| Path::new("/sys/class").join(class).join(&name);
                 let mut directories = companion.classes.iter().map(class);
@@ -865,11 +874,11 @@ impl RdmaContext<'_, '_, '_> {
         let obstacle = match names.as_slice() {
             [] => return BTreeSet::new(),
             _ if self.shared_functions.contains(&pci) => format!(
-                "{pci} has several RDMA devices, and the kernel names the interface of none"
+                "{pci} has several RDMA devices, and the kernel does not report their interfaces"
             ),
             [only] => return BTreeSet::from([(*only).to_owned()]),
             _ => format!(
-                "{} of {pci} have the same port number, and the kernel names neither",
+                "{} of {pci} have the same port number, and the kernel reports neither",
                 names.join(" and ")
             ),
         };
@@ -1101,7 +1110,7 @@ mod tests {
             (
                 "hfi1_0",
                 "/dev/hfi1_7",
-                "/dev/hfi1_0 does not exist, though its driver made the device 240:0",
+                "/dev/hfi1_0 does not exist, although its driver created the device 240:0",
             ),
         ] {
             let (paths, warnings) = companion("hfi1", name, "hfi1_user", "hfi1_0", path);
@@ -1189,7 +1198,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             ["smi1: it has no uverbs device, only umad1, umad2, issm1, issm2: a device for the \
-              subnet manager, not for programs; nothing can be done"]
+                subnet manager, not for programs"]
         );
     }
 
@@ -1311,7 +1320,7 @@ mod tests {
             found.warnings,
             ["roce_second", "rocep59s0"].map(|name| format!(
                 "rdma {name}: could not determine the interface of port 1: 0000:3b:00.0 has \
-                 several RDMA devices, and the kernel names the interface of none"
+                 several RDMA devices, and the kernel does not report their interfaces"
             ))
         );
         tree.file("/rdma.table", "rocep59s0 1 ens2\nroce_second 1 ens1\n");
@@ -1335,7 +1344,7 @@ mod tests {
         assert_eq!(
             found.warnings,
             ["rdma cxgb4_0: could not determine the interface of port 1: ens1 and ens2 of \
-              0000:3b:00.4 have the same port number, and the kernel names neither"]
+                0000:3b:00.4 have the same port number, and the kernel reports neither"]
         );
         tree.file("/rdma.table", "cxgb4_0 1 ens2\n");
         assert_eq!(port_interfaces(&tree), ["cxgb4_0 1 ens2"]);
@@ -1580,8 +1589,8 @@ mod tests {
         assert_eq!(found.devices[0].device, "0000:3b:00.0");
         assert_eq!(
             found.reasons(),
-            ["rxe_: \"rxe_\" is no legal name of a CDI device, and it has no PCI address to go \
-              by; rename it"]
+            ["rxe_: \"rxe_\" is not a valid CDI device name, and it has no PCI address to use \
+                instead; rename it"]
         );
     }
 
@@ -1602,7 +1611,7 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "mlx5_0: /dev/infiniband/uverbs0 does not exist, though its driver made the \
+                "mlx5_0: /dev/infiniband/uverbs0 does not exist, although its driver created the \
                  device 231:192; create it with mknod, or reload the driver",
                 "mlx5_1: /dev/infiniband/uverbs1 is 231:200, but the device is 231:193; remove the stale node",
                 "mlx5_2: it has no uverbs device; load the module ib_uverbs",
@@ -1636,7 +1645,8 @@ mod tests {
         assert_eq!(
             look_at(&tree).warnings,
             ["programs that use librdmacm will not work: /dev/infiniband/rdma_cm does not exist, \
-              though its driver made the device 10:260; create it with mknod, or reload the driver"]
+                although its driver created the device 10:260; create it with mknod, or reload the \
+                driver"]
         );
     }
 
@@ -1649,8 +1659,8 @@ mod tests {
         assert_eq!(
             found.reasons(),
             [
-                "scif0: /sys/class/infiniband/scif0 leads to nothing: its driver is going or has failed; \
-              look at the kernel's log"
+                "scif0: /sys/class/infiniband/scif0 is a broken link: its driver is being removed or \
+                has failed; check the kernel log"
             ]
         );
     }

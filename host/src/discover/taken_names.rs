@@ -23,13 +23,15 @@ impl TakenNames {
             Err(problem) => problem,
         };
         let Some(pci) = pci else {
-            return Err(format!("{problem}, and it has no PCI address to go by; rename it"));
+            return Err(format!("{problem}, and it has no PCI address to use instead; rename it"));
         };
         let address = pci.to_string();
         if self.taken.insert(address.clone()) {
             return Ok(address);
         }
-        Err(format!("{problem}, and another device goes by its PCI address {address}; rename it"))
+        Err(format!(
+            "{problem}, and another device is named after its PCI address {address}; rename it"
+        ))
     }
 }
 
@@ -38,7 +40,7 @@ pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
         return Err(format!("{name:?} is a reserved word"));
     }
-    DeviceName::try_from(name).map_err(|_| format!("{name:?} is no legal name of a CDI device"))
+    DeviceName::try_from(name).map_err(|_| format!("{name:?} is not a valid CDI device name"))
 }
 
 #[cfg(fuzzing)]
@@ -77,7 +79,8 @@ mod tests {
         let refusal = |name| TakenNames::default().choose(name, None).unwrap_err();
         assert_eq!(
             refusal("a+"),
-            "\"a+\" is no legal name of a CDI device, and it has no PCI address to go by; rename it"
+            "\"a+\" is not a valid CDI device name, and it has no PCI address to use instead; \
+             rename it"
         );
         assert!(refusal("all").starts_with("\"all\" is a reserved word"));
     }

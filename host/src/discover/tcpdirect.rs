@@ -20,9 +20,8 @@ const LIBRARY: &str = "libonload_zf.so";
 /// The control plane client that TCPDirect 9 and later opens with dlopen(3).
 pub const CONTROL_PLANE: &str = "libefcp.so.1";
 const NO_AF_XDP: &str =
-    "Onload reaches it by AF_XDP, where TCPDirect programs crash (SIGSEGV); use nic on it";
-const NO_INTERFACE: &str =
-    "no interface is offered, and it works on one only; look at the reasons of nic";
+    "Onload uses it with AF_XDP, where TCPDirect programs crash (SIGSEGV); use nic instead";
+const NO_INTERFACE: &str = "it needs an offered interface; see the reasons for nic";
 const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +51,7 @@ pub(crate) fn read(
     let path = installation.library_dir.join(LIBRARY);
     let content = installation::read_library(probe, &path);
     if let Some(reason) = probe.unread_reason(&path) {
-        let reason = format!("what it needs is not known: {reason}");
+        let reason = format!("could not determine its requirements: {reason}");
         probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason));
         return None;
     }
@@ -87,7 +86,7 @@ fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option
 fn absent_reason(probe: &Probe<'_>, cdi: &CdiConfig) -> String {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
     match dirs.iter().find_map(|dir| probe.unread_reason(dir)) {
-        Some(reason) => format!("whether it is installed is not known: {reason}"),
+        Some(reason) => format!("could not determine whether it is installed: {reason}"),
         None => format!("{LIBRARY} is in none of the library directories; install TCPDirect"),
     }
 }
@@ -106,7 +105,7 @@ fn find_nodes(
     if wants_control_plane && !has(CONTROL_PLANE) {
         let dir = installation.library_dir.display();
         return Err(format!(
-            "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the Onload that it belongs to"
+            "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the matching Onload"
         ));
     }
     nodes.find_all(&["onload", "sfc_char"])

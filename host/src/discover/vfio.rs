@@ -160,13 +160,13 @@ pub(crate) fn find_idle_ports(
 /// The problem of a physical function whose interface is down (ixgbe and igb answer their virtual functions only while
 /// it is up).
 pub const NO_LINK: &str =
-    "its virtual functions have no link, and DPDK does not start with those of some cards";
+    "its virtual functions have no link, and DPDK cannot start with those of some cards";
 
 /// The requirement for virtual functions of a physical function that vfio holds.
 pub const NEEDS_TOKEN: &str = "a program that opens one of its virtual functions must give its VF token (DPDK: --vfio-vf-token)";
 
-const NO_GROUP: &str = "it has no IOMMU group; turn the IOMMU on, in the firmware and with \
-                        intel_iommu=on where the kernel wants that";
+const NO_GROUP: &str = "it has no IOMMU group; enable the IOMMU in the firmware, and with \
+    intel_iommu=on if the kernel requires that";
 
 fn new_exclusion(address: PciAddress, reason: String) -> Exclusion {
     Exclusion::new(Class::Vfio, address.to_string(), reason)
@@ -224,7 +224,7 @@ fn not_bound_reason(function: &PciFunction) -> Option<String> {
     let cost = binding_cost(&[function]);
     match function.driver.as_deref() {
         Some(driver) if is_virtual && is_nvidia_driver(driver) => Some(format!(
-            "bound to {driver}, and DPDK uses it so, as an rdma device; run \"{command}\" for \
+            "bound to {driver}, with which DPDK uses it as an rdma device; run \"{command}\" for \
              other programs{cost}"
         )),
         Some(driver) if is_virtual => {
@@ -330,7 +330,9 @@ impl VfioContext<'_, '_> {
         if group.noiommu {
             for device in &offered {
                 self.probe.warn(format!(
-                    "vfio {}: no IOMMU protects the host's memory from it; a container needs CAP_SYS_RAWIO to open it and CAP_SYS_ADMIN for DPDK, and is in effect the host's root",
+                    "vfio {}: the host's memory is not protected from it by an IOMMU; a container \
+                     needs CAP_SYS_RAWIO to open it and CAP_SYS_ADMIN for DPDK, and is in effect \
+                     root on the host",
                     device.pci_address
                 ));
             }
@@ -394,8 +396,8 @@ impl VfioContext<'_, '_> {
             .find_map(|function| Some((function, self.children.get(&function.address)?)))
             .map_or(Ok(()), |(function, children)| {
                 Err(format!(
-                    "{} has {}, which its holder could change; set \
-                 offer-pf-with-vfs = true in [discover] to offer it all the same",
+                    "{} has {}, which its holder could change; set offer-pf-with-vfs = true in \
+                     [discover] to offer it anyway",
                     function.address,
                     format_count(children.len(), "virtual function", "virtual functions")
                 ))
@@ -751,10 +753,8 @@ mod tests {
         assert!(found.devices.is_empty());
         assert_eq!(
             found.reasons(),
-            [
-                "0000:81:10.0: /dev/vfio/15 does not exist, though its driver made the device 241:0; \
-              create it with mknod, or reload the driver"
-            ]
+            ["0000:81:10.0: /dev/vfio/15 does not exist, although its driver created the device \
+                241:0; create it with mknod, or reload the driver"]
         );
         let tree = Tree::new();
         function(&tree, "0000:81:10.0", 15, "vfio-pci");
@@ -808,7 +808,7 @@ mod tests {
         assert_eq!(
             shy.reasons(),
             ["0000:81:00.0: 0000:81:00.0 has 1 virtual function, which its holder could change; \
-              set offer-pf-with-vfs = true in [discover] to offer it all the same"]
+                set offer-pf-with-vfs = true in [discover] to offer it anyway"]
         );
         let open = discover_host(&tree.host(), &generous());
         assert_eq!(open.devices.len(), 2);

@@ -20,7 +20,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> 
         let node = NumberedNode::find_of_driver(probe, path, driver)?;
         node.map_err(|reason| {
             probe.warn(format!(
-                "[cdi] vhost-net is on, but vfio devices come without {path}: {reason}"
+                "[cdi] vhost-net is set, but vfio devices come without {path}: {reason}"
             ));
         })
         .ok()
@@ -67,7 +67,7 @@ mod tests {
         let refused = |tree: &Tree, reason: &str| {
             let (nodes, warnings) = read_on(tree);
             assert_eq!(nodes, ["/dev/net/tun"]);
-            let start = "[cdi] vhost-net is on, but vfio devices come without /dev/vhost-net: ";
+            let start = "[cdi] vhost-net is set, but vfio devices come without /dev/vhost-net: ";
             assert_eq!(warnings, [format!("{start}{reason}")]);
         };
         let with_tun = || {
@@ -81,9 +81,9 @@ mod tests {
         refused(&tree, "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
         let tree = with_tun();
         tree.block_node("/dev/vhost-net", 10, 238);
-        refused(&tree, "/dev/vhost-net is no character device; remove it and reload its driver");
+        refused(&tree, "/dev/vhost-net is not a character device; remove it and reload its driver");
         let tree = with_tun();
         tree.file("/dev/vhost-net", "");
-        refused(&tree, "/dev/vhost-net is no device node; remove it and reload its driver");
+        refused(&tree, "/dev/vhost-net is not a device node; remove it and reload its driver");
     }
 }

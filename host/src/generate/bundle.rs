@@ -68,8 +68,8 @@ impl<'d> BundleSources<'d> {
     }
 
     fn build_bundle(&self, name: &str, bundle: &Bundle) -> Result<(DeviceName, Device), String> {
-        let device_name =
-            check_name(name).map_err(|problem| format!("{problem}; name the bundle otherwise"))?;
+        let device_name = check_name(name)
+            .map_err(|problem| format!("{problem}; choose another name for the bundle"))?;
         let (mut missing, mut edits) = (Vec::new(), Vec::new());
         for (class, references) in &bundle.devices {
             for reference in references {
@@ -99,7 +99,7 @@ impl<'d> BundleSources<'d> {
         };
         let missing = || match self.drain.find(class, &reference.name) {
             Some(drained) => format!("{class} {} is {drained}", reference.name),
-            None => format!("there is no {class} {}", reference.name),
+            None => format!("{class} {} not found", reference.name),
         };
         let name = qualified().ok_or_else(missing)?;
         let resolved = self.registry.device(&name).ok_or_else(missing)?;
@@ -110,7 +110,7 @@ impl<'d> BundleSources<'d> {
             Some(count) if is_pool => set_pool_count(&mut edits, count),
             Some(count) => {
                 return Err(format!(
-                    "{class} {} is no pool, of which *{count} takes members",
+                    "{class} {} is not a pool, so *{count} is not possible",
                     reference.name
                 ));
             }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(
             reason,
             [
-                "all: \"all\" is a reserved word; name the bundle otherwise",
+                "all: \"all\" is a reserved word; choose another name for the bundle",
                 "count: hugepages 2Mi is no pool, of which *2 takes members; \"onload-ctk discover --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
                 "part: there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
             ]

@@ -49,7 +49,8 @@ pub fn generate(
     let wants_file = config.cdi.preload == Preload::File && inventory.usable_onload().is_some();
     if wants_file && !installed.preload_file {
         bail!(
-            "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; install the package that brings it, or set preload = \"env\""
+            "writing CDI specifications with preload = \"file\": {PRELOAD_FILE} is missing; \
+             install the package onload-ctk, or set preload = \"env\""
         );
     }
     let builder = EditBuilder::new(config, installed);
@@ -204,22 +205,28 @@ pub fn warnings(
             if classes.any(has) { ", RLIMIT_MEMLOCK is not raised for rdma and vfio" } else { "" };
         let pools = match pools {
             [] => "",
-            _ => ", pools are left out",
+            _ => ", pools are omitted",
         };
         warnings.push(format!(
-            "the hook {} is missing: device numbers are not checked when a container starts{memlock}{pools}; install the onload-ctk package",
+            "the hook {} is missing: device numbers are not verified when a container \
+             starts{memlock}{pools}; install the onload-ctk package",
             config.hook_path.display(),
         ));
     }
     if has(Class::Nic) && config.preload == Preload::File {
         warnings.push(
-            "with preload = \"file\" every process of a container sizes its descriptor table by its hard limit, and under docker's own limit of 1073741816 it dies: set \"default-ulimits\": {\"nofile\": {\"Name\": \"nofile\", \"Soft\": 1048576, \"Hard\": 1048576}} in /etc/docker/daemon.json".to_owned(),
+            "with preload = \"file\" every process of a container sizes its descriptor table by \
+             its hard limit, and with docker's default limit of 1073741816 it aborts: set \
+             \"default-ulimits\": {\"nofile\": {\"Name\": \"nofile\", \"Soft\": 1048576, \"Hard\": \
+             1048576}} in /etc/docker/daemon.json"
+                .to_owned(),
         );
     }
     let mut with_socket = [Class::Nic, Class::NicPlain, Class::Zf].into_iter();
     if config.onload_socket && !installed.onload_socket && with_socket.any(has) {
         warnings.push(format!(
-            "[cdi] onload-socket is on, but {ONLOAD_SOCKET_DIR} does not exist, so it is not mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
+            "[cdi] onload-socket is set, but {ONLOAD_SOCKET_DIR} does not exist, so it is not \
+             mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
     warnings.extend(unselectable_warnings(specs, config));
@@ -242,7 +249,9 @@ fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<Stri
     names
         .map(|name| {
             format!(
-                "[cdi] select-interface is on, but zf {name} comes without {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an attribute there; rename it"
+                "[cdi] select-interface is set, but zf {name} comes without \
+                 {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an \
+                 attribute there; rename it"
             )
         })
         .collect()

@@ -123,7 +123,7 @@ impl OfferBuilder<'_> {
 
     fn missing_device(&self, class: Class, name: &str) -> Option<HostDevice> {
         let gone_reason = || {
-            let reason = "this host has no such device any more; bring it back, or";
+            let reason = "this host no longer has this device; bring it back, or";
             (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
         };
         let trouble = self.exclusion_reasons.find(class, name).or_else(gone_reason);

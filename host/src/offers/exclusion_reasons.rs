@@ -86,6 +86,6 @@ impl<'i> ExclusionReasons<'i> {
     fn find_unread(&self, class: Class) -> Option<String> {
         let mut unread = self.inventory.unread.iter();
         let unread = unread.find(|unread| unread.kinds.contains(&class))?;
-        Some(format!("whether it is there is not known: {}{}", unread.reason, unread.advice))
+        Some(format!("could not determine whether it is there: {}{}", unread.reason, unread.advice))
     }
 }

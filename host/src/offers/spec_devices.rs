@@ -78,7 +78,7 @@ impl<'r> SpecDevices<'r> {
         }
         if let Some(paths) = self.conflicts.get(&(class, name)) {
             return Some(format!(
-                "{} have it, so engines reject it; remove it from all but one",
+                "it is in {}, so engines reject it; remove it from all but one",
                 ShortList(paths)
             ));
         }
@@ -94,7 +94,8 @@ impl<'r> SpecDevices<'r> {
             format!("no specification has {kind}={name}; {GENERATE}")
         } else {
             format!(
-                "there is no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of {CONFIG_PATH}"
+                "no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of \
+                 {CONFIG_PATH}"
             )
         })
     }

@@ -416,7 +416,7 @@ fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
 
 #[test]
 fn a_device_that_is_offered_no_longer_says_why_as_discover_does() {
-    let reason = "acceleration is switched off; write 1 to /x";
+    let reason = "acceleration is disabled; write 1 to /x";
     for class in ["nic", "nic-plain", "nic-nodes", "zf"] {
         let name = format!("{class}=enp101s0f0np0");
         let mut given = Given::sample("x2-2port-sriov", "");
@@ -482,7 +482,8 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
     assert_eq!(
         given.health("rdma=rxe0"),
         unhealthy(
-            "this host has no such device any more; bring it back, or run \"onload-ctk cdi generate\""
+            "this host no longer has this device; bring it back, or run \"onload-ctk cdi \
+             generate\""
         )
     );
     let mut given = Given::sample(CAPTURED, "");
@@ -496,7 +497,8 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
     assert_eq!(
         given.health("rdma=rxe0"),
         unhealthy(
-            "whether it is there is not known: reading /sys/class/infiniband: permission denied; run as root"
+            "could not determine whether it is there: reading /sys/class/infiniband: permission \
+             denied; run as root"
         )
     );
 }
@@ -517,13 +519,15 @@ fn a_link_that_is_down_makes_a_device_unhealthy() {
     assert_eq!(
         reason("ens1"),
         unhealthy(
-            "its link is down (operstate down); set the interface up, or look at its cable and the port at the other end"
+            "its link is down (operstate down); set the interface up, or check its cable and the \
+             port at the other end"
         )
     );
     assert_eq!(
         reason("rxe0"),
         unhealthy(
-            "none of its ports is active: port 1 is DOWN; bring its link up, on InfiniBand with a subnet manager"
+            "none of its ports is active: port 1 is DOWN; bring its link up (InfiniBand needs a \
+             subnet manager)"
         )
     );
     assert_eq!(reason("rxe1"), Health::Healthy);
@@ -582,7 +586,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
     assert_eq!(offer.health_excluding(is_web), Health::Healthy);
     assert_eq!(
         offer.health_excluding(|lease| !is_web(lease)),
-        unhealthy(&format!("it is held by {holder}; \"onload-ctk lease list\" shows all"))
+        unhealthy(&format!("in use by {holder}; \"onload-ctk lease list\" shows all"))
     );
     assert_eq!(given.leases.len(), 1);
     given.generate();
@@ -593,16 +597,17 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
 fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let mut given = Given::sample(CAPTURED, "");
     given.lease("vfio:0000:81:10.0", 0, "web").has_ended = true;
-    given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is no lease".to_owned());
+    given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is not a lease".to_owned());
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);
     let offers: Vec<&HostDevice> = offers.collect();
     assert!(offers[0].leases.is_empty());
-    assert_eq!(holders(offers[1]), ["an unknown container (it is no lease)"]);
+    assert_eq!(holders(offers[1]), ["an unknown container (it is not a lease)"]);
     assert_eq!(
         offers[1].health_excluding(|_| true),
         unhealthy(
-            "it is held by an unknown container (it is no lease); \"onload-ctk lease list\" shows all"
+            "in use by an unknown container (it is not a lease); \"onload-ctk lease list\" shows \
+             all"
         )
     );
 }

@@ -99,9 +99,12 @@ fn class_shares(inventory: &Inventory, config: &Config) -> LeasesConfig {
 impl PoolSet {
     /// Returns why readers of CDI up to that version get no pools, or `None` if they do.
     pub fn left_out_reason(newest: CdiVersion) -> Option<String> {
-        (newest < ANNOTATIONS).then(|| format!(
-            "readers of CDI {newest} know no annotations of a device, which list the members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
-        ))
+        (newest < ANNOTATIONS).then(|| {
+            format!(
+                "readers of CDI {newest} do not support annotations of a device, which list the \
+                 members of a pool; raise --max-cdi-version to {ANNOTATIONS}"
+            )
+        })
     }
 
     pub fn drop_unsupported(&mut self, newest: CdiVersion) {
@@ -114,7 +117,7 @@ impl PoolSet {
         }
         let names: Vec<String> =
             left_out.iter().map(|pool| format!("{}={}", pool.class, pool.name)).collect();
-        self.warnings.push(format!("pools are left out ({}): {reason}", ShortList(&names)));
+        self.warnings.push(format!("pools are omitted ({}): {reason}", ShortList(&names)));
         let exclusions = left_out
             .iter()
             .map(|pool| Exclusion::new(pool.class, pool.name.as_str(), reason.as_str()));
@@ -220,7 +223,7 @@ impl ClassDevices<'_> {
     }
 
     fn check_pool_name(&self, name: &str, taken: &BTreeSet<&str>) -> Result<DeviceName, String> {
-        let otherwise = "name the pool otherwise";
+        let otherwise = "choose another name for the pool";
         let legal = check_name(name).map_err(|problem| format!("{problem}; {otherwise}"))?;
         if taken.contains(name) || name.parse::<PciAddress>().is_ok() {
             return Err(format!("{name:?} is the name of a device; {otherwise}"));
@@ -338,7 +341,8 @@ fn check_size(
     let bytes = annotation_bytes(&pool.to_annotations());
     if count > MAX_MEMBERS || bytes > MAX_ANNOTATION_BYTES {
         return Err(format!(
-            "its {} {bytes} bytes of a specification, where a device has at most {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; make pools of fewer devices",
+            "its {} {bytes} bytes of a specification, but a device may have at most \
+             {MAX_ANNOTATION_BYTES} bytes and {MAX_MEMBERS} members; define smaller pools",
             format_count(count, "member takes", "members take")
         ));
     }
@@ -360,8 +364,7 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
         let nics = Vec::new();
         (address, GpuNearness { index, nics })
     });
-    let reason =
-        "its NICs take more bytes than a specification has for them; make pools of fewer devices";
+    let reason = "its NICs need more bytes than a specification allows; define smaller pools";
     let without =
         Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(reason.to_owned()) };
     Some(without).filter(fits).unwrap_or_default()
@@ -391,7 +394,8 @@ fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
         let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
         let (class, members) = (one.class, ShortList(&members));
         Some(format!(
-            "pools {class}={} and {class}={} have {members} in common: a container of one takes it from the other",
+            "pools {class}={} and {class}={} share {members}: a container of one pool takes it \
+             from the other",
             one.name, other.name
         ))
     });
@@ -428,7 +432,8 @@ mod tests {
         assert!((MAX_ANNOTATION_BYTES - 16..=MAX_ANNOTATION_BYTES).contains(&bytes), "{bytes}");
         assert_eq!(
             refusal(pool("d", 20_000, 12)),
-            "its 20000 members take 320044 bytes of a specification, where a device has at most 262144 bytes and 65536 members; make pools of fewer devices"
+            "its 20000 members take 320044 bytes of a specification, but a device may have at most \
+             262144 bytes and 65536 members; define smaller pools"
         );
         assert!(refusal(pool("", MAX_MEMBERS + 1, 1)).starts_with("its 65537 members take "));
     }

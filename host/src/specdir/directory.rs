@@ -87,7 +87,7 @@ impl SpecDir {
         let path = self.path.join(MANIFEST_NAME);
         Ok(Manifest::parse(&content).map(Some).map_err(|error| {
             let path = path.display();
-            format!("reading {path}: {error:#}; files there count as somebody else's")
+            format!("reading {path}: {error:#}; its files are treated as files of others")
         }))
     }
 

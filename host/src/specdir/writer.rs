@@ -36,6 +36,6 @@ pub fn is_daemon_writer(host: &Host) -> anyhow::Result<bool> {
         return Ok(false);
     };
     let lock = Lock::try_acquire(directory, &path, WRITER_LOCK)
-        .context("asking who writes the specifications")?;
+        .context("reading which program writes the specifications")?;
     Ok(lock.is_none())
 }

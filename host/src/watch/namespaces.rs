@@ -31,7 +31,7 @@ fn judge(
     first: Option<&str>,
 ) -> Option<&'static str> {
     if user.is_some_and(|user| user != FIRST_USER) {
-        return Some("the kernel tells programs in a user namespace nothing of devices");
+        return Some("the kernel does not report devices to programs in a user namespace");
     }
     let is_other = first.is_some() && first != network;
     (pid == Some(FIRST_PID) && is_other).then_some(

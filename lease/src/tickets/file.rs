@@ -64,8 +64,8 @@ pub struct TicketUser {
 impl Ticket {
     /// Parses a file. Ignores fields that this version does not know.
     pub(super) fn parse(bytes: &[u8]) -> Result<Ticket> {
-        let ticket: Ticket = versioned::parse(bytes, VERSION, "it is no ticket")?;
-        ticket.parse_request().context("what it asks for is not understood")?;
+        let ticket: Ticket = versioned::parse(bytes, VERSION, "it is not a ticket")?;
+        ticket.parse_request().context("its request cannot be parsed")?;
         Ok(ticket)
     }
 
@@ -166,16 +166,13 @@ mod tests {
             &whole.replacen("1700000000", "-1", 1),
         ] {
             let message = refusal(damaged);
-            assert!(message.starts_with("it is no ticket: "), "{damaged}: {message}");
+            assert!(message.starts_with("it is not a ticket: "), "{damaged}: {message}");
         }
         for request in ["", "gpu=all", "nic=../a", "nic", "ipc-lock=true", "nic=a;nic=b"] {
             let mut ticket = ticket();
             request.clone_into(&mut ticket.request);
             let message = refusal(&text(&ticket));
-            assert!(
-                message.starts_with("what it asks for is not understood: "),
-                "{request}: {message}"
-            );
+            assert!(message.starts_with("its request cannot be parsed: "), "{request}: {message}");
         }
     }
 

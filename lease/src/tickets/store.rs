@@ -135,7 +135,8 @@ impl Tickets {
         let path = run.path().join(REQUESTS);
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             bail!(
-                "{path:?} does not belong to root alone; remove it, and let the engine place its tasks again"
+                "{path:?} does not belong only to root; remove it, and let the engine place its \
+                 tasks again"
             );
         }
         Ok(Tickets { dir, path, processes, clock: timestamp::since_boot_ms })
@@ -173,7 +174,7 @@ impl Tickets {
         let ticket = parse(id, &bytes)?;
         if ticket.boot != self.processes.boot_id()? {
             bail!(
-                "ticket {} is from before this start of the host; let the engine place the task again",
+                "ticket {} is from before the last boot; let the engine place the task again",
                 short_name(id)
             );
         }
@@ -313,14 +314,16 @@ impl Tickets {
         };
         if is_alive && !container.is_same(last_user) {
             bail!(
-                "ticket {} is in use by container {}, and is good for one container at a time",
+                "ticket {} is in use by container {}, and a ticket is valid for one container at a \
+                 time",
                 short_name(id),
                 last_user.container
             );
         }
         if last_user.task.is_some() && last_user.task.as_deref() != container.task {
             bail!(
-                "ticket {} is good for the task that used it first, and this container is another's; let the engine place the task again",
+                "ticket {} is valid only for the task that used it first, and this container \
+                 belongs to another; let the engine place the task again",
                 short_name(id)
             );
         }
@@ -390,7 +393,7 @@ impl Tickets {
             return reject("is no regular file");
         }
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o7777 != 0o600 {
-            return reject("could have been read or written by others");
+            return reject("may have been accessed by other users");
         }
         if stat.st_nlink != 1 {
             return reject("has more than one name");
@@ -398,7 +401,7 @@ impl Tickets {
         let mut bytes = Vec::new();
         file.take(MAX_BYTES + 1).read_to_end(&mut bytes).with_context(context)?;
         if bytes.len() as u64 > MAX_BYTES {
-            return reject("is larger than that of any ticket");
+            return reject("is too large for a ticket");
         }
         Ok(Some(bytes))
     }
@@ -452,7 +455,7 @@ fn check(new: NewTicket<'_>) -> Result<()> {
             entry.value.iter().any(|device_ref| device_ref.name == device.name.as_str())
         });
         if !is_requested {
-            bail!("{context}: it is to have {device} for itself, and does not ask for it");
+            bail!("{context}: it reserves {device} exclusively but does not request it");
         }
     }
     Ok(())
@@ -662,10 +665,9 @@ mod tests {
         let (own, other) = (host.user("own", 1), host.user("other", 2));
         host.redeem(&id, &own).unwrap();
         let refused = |by: &TicketUser| host.redeem(&id, by).unwrap_err();
-        assert!(
-            refused(&other)
-                .ends_with("is in use by container own, and is good for one container at a time")
-        );
+        assert!(refused(&other).ends_with(
+            "is in use by container own, and a ticket is valid for one container at a time"
+        ));
         host.create(&own);
         assert!(refused(&other).contains("in use by container own"));
         // The same name in another engine is another container.
@@ -841,8 +843,8 @@ mod tests {
         let id = host.vfio();
         let whole = fs::read_to_string(host.file(&id)).unwrap();
         for (text, why) in [
-            (whole[..whole.len() / 2].to_owned(), "it is no ticket: "),
-            (String::new(), "it is no ticket: "),
+            (whole[..whole.len() / 2].to_owned(), "it is not a ticket: "),
+            (String::new(), "it is not a ticket: "),
             (
                 whole.replacen("\"version\":1", "\"version\":7", 1),
                 "it is of version 7, and this program understands 1; let the engine",
@@ -874,7 +876,7 @@ mod tests {
                 .next()
                 .unwrap()
         );
-        assert!(rejection("nic=a", std::slice::from_ref(&device)).contains("does not ask for it"));
+        assert!(rejection("nic=a", std::slice::from_ref(&device)).contains("does not request it"));
         assert!(rejection("vfio=any", &[device]).contains("it is to have vfio:a for itself"));
         assert!(host.tickets.list().unwrap().is_empty());
     }

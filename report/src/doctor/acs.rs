@@ -102,7 +102,8 @@ pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
     let AcsPorts { ports, hidden } = AcsPorts::find(context, &gpu_nics)?;
     if let Some(first) = hidden.first() {
         let text = format!(
-            "what the ports between GPUs and their NICs redirect is not known: only root reads all of {}",
+            "could not determine what the ports between GPUs and their NICs redirect: only root \
+             can read all of {}",
             config_path(*first).display()
         );
         let finding = Finding::unknown(text, as_root());
@@ -188,14 +189,15 @@ fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
             count => {
                 let singular = "port between GPUs and their NICs does";
                 let ports = format_count(count, singular, "ports between GPUs and their NICs do");
-                format!("{ports} with ACS what GPUDirect RDMA needs")
+                format!("{ports} with ACS as GPUDirect RDMA requires")
             }
         };
         return Ok(vec![Finding::pass(text).with_path(DEVICES)]);
     };
     let names: Vec<String> = wrong.iter().map(|port| port.address.to_string()).collect();
     let text = format!(
-        "ACS sends what goes between a GPU and its NIC up to the CPU, at {}: GPUDirect RDMA is slow or fails",
+        "ACS redirects traffic between a GPU and its NIC to the CPU, at {}: GPUDirect RDMA is slow \
+         or fails",
         ShortList(&names)
     );
     let words = kernel_words(ports, need);
@@ -235,7 +237,7 @@ fn has_no_config_acs(context: &CheckContext<'_>) -> Result<bool, HostError> {
 
 fn newer_kernel_remedy() -> Remedy {
     let (major, minor) = FIRST_CONFIG_ACS;
-    let kernel = format!("Linux {major}.{minor} or newer, which knows pci=config_acs");
+    let kernel = format!("Linux {major}.{minor} or newer, which supports pci=config_acs");
     Remedy::install(kernel, "the distribution, or https://www.kernel.org")
 }
 

@@ -140,10 +140,13 @@ impl fmt::Display for Remedy {
                 write!(f, ": {line}")
             }
             Remedy::KernelLine { kernel_line, replaces: None } => {
-                write!(f, "add to the kernel's line in the boot loader: {kernel_line}")
+                write!(f, "add to the kernel command line in the boot loader: {kernel_line}")
             }
             Remedy::KernelLine { kernel_line, replaces: Some(old) } => {
-                write!(f, "replace in the kernel's line in the boot loader: {old} by {kernel_line}")
+                write!(
+                    f,
+                    "replace on the kernel command line in the boot loader: {old} by {kernel_line}"
+                )
             }
             Remedy::Install { install, from } => write!(f, "install {install} from {from}"),
         }

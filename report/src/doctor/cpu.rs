@@ -70,7 +70,7 @@ pub(super) fn check_isolated_cpus(context: &CheckContext<'_>) -> Findings {
             Err(unknown) => return Ok(vec![unknown]),
         };
         if !cpus.is_disjoint(&isolated) {
-            let text = format!("isolated CPUs are on node {node}, where a device is");
+            let text = format!("isolated CPUs are on node {node}, which has a device");
             return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
         }
         // The first CPU of a node is left to interrupts and the kernel.
@@ -83,7 +83,7 @@ pub(super) fn check_isolated_cpus(context: &CheckContext<'_>) -> Findings {
         if !has_cpus {
             return Ok(Vec::new());
         }
-        let text = "no node with a device has a CPU to isolate beside its first";
+        let text = "no node with a device has more than one CPU";
         return Ok(vec![Finding::pass(text).with_path(ISOLATED)]);
     };
     let finding = isolate_finding(context, node, &cpus)?.with_path(ISOLATED);
@@ -97,7 +97,7 @@ fn read_cpus(
 ) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
     let list = context.attribute(path)?.unwrap_or_default();
     Ok(cpu_list::parse_kernel_list(&list).map_err(|error| {
-        let text = format!("which CPUs are isolated near a device is not known: {error}");
+        let text = format!("could not determine which CPUs are isolated near a device: {error}");
         Finding::unknown(text, Remedy::run(format!("od -c {path}"))).with_path(path)
     }))
 }

@@ -28,7 +28,8 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
             Finding::pass(format!("{link} leads to {path}"))
         } else {
             let text = format!(
-                "{link}, the link to {path}, is missing: with systemd's cgroups runc before 1.2 denies it to containers, at the latest after a daemon-reload"
+                "{link}, the link to {path}, is missing: with systemd's cgroups, runc before 1.2 \
+                 denies the device to containers after a daemon-reload or earlier"
             );
             Finding::warn(text, Remedy::run(format!("ln -s {path} {link}")))
         };

@@ -57,10 +57,11 @@ fn nvidia_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
     }
     let finding = if has_dma_buf(context)? {
         Finding::pass(
-            "NVIDIA's open modules give memory of GPUs as dma-buf, which needs no nvidia_peermem",
+            "NVIDIA's open modules export GPU memory as dma-buf, so nvidia_peermem is not needed",
         )
     } else {
-        let text = "nvidia_peermem is not loaded, and the driver does not give memory as dma-buf: programs copy what they send from GPUs by the CPU";
+        let text = "nvidia_peermem is not loaded, and the driver does not export GPU memory as \
+            dma-buf: transfers from GPUs are copied by the CPU";
         if can_load_peermem(context)? {
             let finding = Finding::warn(text, Remedy::run("modprobe nvidia-peermem"));
             let keep = context.module_remedy("nvidia-peermem")?;
@@ -109,7 +110,7 @@ fn can_load_peermem(context: &CheckContext<'_>) -> Result<bool, HostError> {
 fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
     for peers in AMD_PEERS {
         if context.exists(peers)? {
-            return Ok(Finding::pass("amdgpu gives memory of GPUs to RDMA").with_path(peers));
+            return Ok(Finding::pass("amdgpu exports GPU memory to RDMA").with_path(peers));
         }
     }
     let release = context.attribute(RELEASE)?.unwrap_or_default();
@@ -127,10 +128,10 @@ fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
             .map(|option| (*option).to_owned())
             .collect();
         let finding = if off.is_empty() {
-            Finding::pass("the kernel gives memory of AMD's GPUs as dma-buf")
+            Finding::pass("the kernel exports AMD GPU memory as dma-buf")
         } else {
             let text = format!(
-                "the kernel is built without {}: programs copy what they send from AMD's GPUs by the CPU",
+                "the kernel is built without {}: transfers from AMD GPUs are copied by the CPU",
                 ShortList(&off)
             );
             let kernel = format!(
@@ -144,7 +145,8 @@ fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
         };
         return Ok(finding.with_path(file));
     }
-    let text = "whether the kernel gives memory of AMD's GPUs as dma-buf is not known: its configuration is not in /boot";
+    let text = "could not determine whether the kernel exports AMD GPU memory as dma-buf: its \
+        configuration is not in /boot";
     let command = format!("zgrep -E '{}' /proc/config.gz", AMD_OPTIONS.join("|"));
     Ok(Finding::unknown(text, Remedy::run(command)).with_path("/boot"))
 }
@@ -174,19 +176,20 @@ pub(super) fn check_iommu(context: &CheckContext<'_>) -> Findings {
     translated.sort();
     translated.dedup();
     let Some((_, group, kind)) = translated.first() else {
-        let text = "the IOMMU translates nothing between a GPU and its NIC";
+        let text = "the IOMMU does not translate between GPUs and their NICs";
         return Ok(has_pair.then(|| Finding::pass(text).with_path(GROUPS)).into_iter().collect());
     };
     let names: Vec<String> = translated.iter().map(|(address, ..)| address.to_string()).collect();
     let text = format!(
-        "the IOMMU translates ({kind}) what {} {}: what goes between a GPU and its NIC passes the CPU",
+        "the IOMMU translates ({kind}) what {} {}: traffic between a GPU and its NIC passes the \
+         CPU",
         ShortList(&names),
         if names.len() == 1 { "does" } else { "do" }
     );
     let words = if context.is_arm()? { "iommu.passthrough=1" } else { "iommu=pt" };
     let finding = if kernel_line::find_word(context, words)?.is_some() {
         // The type was changed after the boot, or firmware calls the device untrusted.
-        let text = format!("{text}, though {words} is on the kernel's command line");
+        let text = format!("{text}, though {words} is on the kernel command line");
         Finding::warn(text, Remedy::run(format!("echo identity > {GROUPS}/{group}/type")))
             .with_path(kernel_line::CMDLINE_PATH)
     } else {
@@ -220,7 +223,7 @@ pub(super) fn check_numa_node(context: &CheckContext<'_>) -> Findings {
         };
         let name = gpu_nics.nics.iter().find(|candidate| candidate.address == nic);
         let name = name.map_or(nic.to_string(), |nic| nic.name.clone());
-        let text = format!("{reason}: what {name} sends from it passes between the nodes");
+        let text = format!("{reason}: traffic of {name} crosses the nodes");
         let remedy = match node_nics.as_slice() {
             [] => "onload-ctk topology --matrix".to_owned(),
             names => link_up_command(context, names),
@@ -254,7 +257,8 @@ pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     if let Some(obstacle) = inventory.data_direct.obstacle() {
-        let text = format!("which NIC has which Data Direct function is not known: {obstacle}");
+        let text =
+            format!("could not determine which NIC has which Data Direct function: {obstacle}");
         let explain = Remedy::run("onload-ctk discover --explain");
         let finding = if inventory.unread.iter().any(|unread| obstacle.contains(&unread.reason)) {
             Finding::unknown(text, Remedy::for_unread())
@@ -269,7 +273,8 @@ pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
             inventory.functions.get(function).and_then(|function| function.driver.as_deref());
         if driver.is_none() {
             let text = format!(
-                "no driver has the Data Direct function {function} of the NIC {nic}: it reaches GPUs by its own place"
+                "the Data Direct function {function} of the NIC {nic} has no driver: the NIC \
+                 reaches GPUs by its own path"
             );
             let finding = Finding::warn(text, Remedy::run("modprobe mlx5_ib"))
                 .with_remedy(Remedy::run(format!("echo {function} > /sys/bus/pci/drivers_probe")));
@@ -284,8 +289,7 @@ pub(super) fn check_data_direct(context: &CheckContext<'_>) -> Findings {
     let has_nvidia = context.exists("/sys/module/nvidia")?;
     let count = inventory.data_direct.iter().count();
     if count > 0 && has_nvidia && !has_dma_buf(context)? {
-        let text =
-            "Data Direct takes memory of a GPU as dma-buf alone, which the driver does not give";
+        let text = "Data Direct needs GPU memory as dma-buf, which the driver does not export";
         findings
             .push(Finding::warn(text, open_modules()).with_path(NVIDIA_VERSION).with_path(RELEASE));
     }

@@ -38,10 +38,12 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
         return Ok(vec![Finding::pass(text).with_path("/sys/kernel/iommu_groups")]);
     }
     let text = match &open[..] {
-        [] => "no function is in an IOMMU group: the IOMMU is off, in the firmware or the kernel"
+        [] => "no function is in an IOMMU group: the IOMMU is disabled in the firmware or the \
+            kernel"
             .to_owned(),
         open => format!(
-            "vfio gives away {} without an IOMMU (noiommu), and whoever has it can write all of the host's memory",
+            "vfio provides {} without an IOMMU (noiommu), so its holder can write all of the \
+             host's memory",
             open.join(", ")
         ),
     };
@@ -108,7 +110,7 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
         let names: Vec<String> =
             blockers.iter().map(|blocker| blocker.address.to_string()).collect();
         let text = format!(
-            "IOMMU group {group} also holds {}, which another driver has",
+            "IOMMU group {group} also contains {}, which is bound to another driver",
             names.join(", ")
         );
         let finding = if blockers.iter().all(|blocker| can_be_spared(blocker)) {
@@ -132,8 +134,8 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
         findings.push(finding.with_path(format!("/sys/kernel/iommu_groups/{group}/devices")));
     }
     if findings.is_empty() && good > 0 {
-        let singular = "device is in a group that vfio takes";
-        let text = format_count(good, singular, "devices are in groups that vfio takes");
+        let singular = "device is in a viable IOMMU group";
+        let text = format_count(good, singular, "devices are in viable IOMMU groups");
         findings.push(Finding::pass(text).with_path("/sys/kernel/iommu_groups"));
     }
     Ok(findings)
@@ -162,7 +164,7 @@ pub(super) fn check_vf_parents(context: &CheckContext<'_>) -> Findings {
             ),
             (Some(driver), None) => Finding::pass(format!("{driver} drives its {functions}")),
             (None, _) => Finding::warn(
-                format!("it has {functions} and is bound to no driver: nobody can set these up"),
+                format!("it has {functions} but no driver, so they cannot be set up"),
                 Remedy::run(format!("{DRIVERCTL} unset-override {address}")),
             )
             .with_first_remedy(install.clone()),

@@ -25,7 +25,8 @@ pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
     } else {
         Finding::fail(
             format!(
-                "{} is not there: containers keep the engine's memory lock limit, and nothing checks their nodes",
+                "{} does not exist: containers keep the engine's memory lock limit, and device \
+                 nodes are not verified",
                 path.display()
             ),
             match find_hook(context)? {
@@ -56,14 +57,12 @@ pub(super) fn check_limit(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let finding = match context.config.cdi.memlock {
-        Memlock::Unlimited => Finding::pass("containers may lock all the memory that they have"),
+        Memlock::Unlimited => Finding::pass("memlock is unlimited"),
         Memlock::Bytes(bytes) if bytes >= MIN_MEMLOCK => {
-            Finding::pass(format!("containers may lock {} MiB", bytes / 1024 / 1024))
+            Finding::pass(format!("memlock is {} MiB", bytes / 1024 / 1024))
         }
         Memlock::Bytes(bytes) => Finding::warn(
-            format!(
-                "memlock is {bytes}, so that containers may lock that many bytes: too few to register buffers"
-            ),
+            format!("memlock is {bytes} bytes: too few to register buffers"),
             Remedy::write_under(context.config_file, "[cdi]", "memlock = \"unlimited\""),
         ),
     };

@@ -149,7 +149,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
         CheckFamily::Trust,
         "trust",
         trust::check_files,
-        "no files of this package or of an OCI runtime",
+        "neither this package nor an OCI runtime is installed",
     ),
     (
         CheckFamily::Units,
@@ -167,7 +167,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
         CheckFamily::Security,
         "selinux",
         security::check_selinux,
-        "SELinux does not enforce, or has no policy for containers",
+        "SELinux is not enforcing, or has no policy for containers",
     ),
     (
         CheckFamily::Security,

@@ -49,7 +49,8 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     };
     let Some(installation) = &onload.installation else {
-        let finding = "the driver is there, and libonload.so is in none of the library directories: install the user space of the same Onload, as its driver was installed, or name the directory in which it is found";
+        let finding = "the driver is loaded, but libonload.so is in none of the library \
+            directories: install the user space of the same Onload, or configure its directory";
         let search = Remedy::run("find / -xdev -name libonload.so");
         let line = "host-library-dirs = [\"DIRECTORY\"]";
         return Ok(vec![
@@ -128,7 +129,7 @@ pub(super) fn check_control_plane(context: &CheckContext<'_>) -> Findings {
 pub(super) fn check_bonds(context: &CheckContext<'_>) -> Findings {
     let findings = context.inventory.bonds.iter().map(|bond| {
         let finding = match bond.fault_reason() {
-            None => Finding::pass("Onload has each member, and supports the mode"),
+            None => Finding::pass("Onload accelerates each member and supports the mode"),
             Some(reason) => {
                 let (first, others) = bond_remedies(bond);
                 others.into_iter().fold(Finding::warn(reason, first), Finding::with_remedy)
@@ -167,10 +168,13 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     let nics = inventory.nics.iter().filter(|nic| !lost.contains(&nic.name));
     let names: Vec<&str> = nics.map(|nic| nic.device.as_str()).collect();
     let finding = if names.is_empty() && inventory.undecided_classes().contains(&Class::Nic) {
-        Finding::unknown("which interfaces Onload accelerates is not known", Remedy::for_unread())
+        Finding::unknown(
+            "could not determine which interfaces Onload accelerates",
+            Remedy::for_unread(),
+        )
     } else if names.is_empty() {
         let explain = Remedy::run(EXPLAIN);
-        let text = "Onload works, and no interface is accelerated";
+        let text = "Onload works, but no interface is accelerated";
         match reapply_remedy(context)? {
             Some(reapply) => Finding::warn(text, reapply).with_remedy(explain),
             None => Finding::warn(text, explain),
@@ -191,7 +195,7 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let text =
-                format!("[host] af-xdp names {missing}, and it is not registered with Onload");
+                format!("[host] af-xdp lists {missing}, but it is not registered with Onload");
             findings.push(Finding::warn(text, reapply).with_path(DEBUGFS_NICS));
         }
     }
@@ -242,14 +246,16 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
             }
             None if !is_known(features) => {
                 let command = format!("ethtool -k {}", quote_for_shell(name));
-                let text = "whether its driver has the flow filters and channels that Onload needs is not known";
+                let text = "could not determine whether the driver has the flow filters and \
+                    channels that Onload needs";
                 Finding::unknown(text, Remedy::run(command)).with_first_remedy(install.clone())
             }
             None => {
-                let text = "flow filters and channels are as Onload needs them";
+                let text = "flow filters and channels suit Onload";
                 let stacks = nic.stacks.map_or_else(String::new, |stacks| {
                     format!(
-                        "; it serves {}, one for each channel: further programs run on the kernel's sockets",
+                        "; it serves {}, one per channel: more programs run on the kernel's \
+                         sockets",
                         format_count(stacks, "stack", "stacks")
                     )
                 });
@@ -271,7 +277,7 @@ pub(super) fn link(context: &CheckContext<'_>) -> Findings {
             // It is in a container, so its link is not visible here.
             STATE_HELD | RETURNING => return None,
             _ => Finding::warn(
-                format!("{name} is {state}: no packet comes through it"),
+                format!("{name} is {state}: it carries no traffic"),
                 Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
             ),
         };

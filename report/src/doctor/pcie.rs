@@ -31,7 +31,7 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
         let finding = if now.is_slower_than(best) {
             Finding::warn(
                 format!(
-                    "the link runs at {now}, and card and slot give {best}: seat the card anew"
+                    "the link runs at {now}, but card and slot support {best}: reseat the card"
                 ),
                 Remedy::run(format!("lspci -vv -s {address} | grep -E \"LnkCap|LnkSta\"")),
             )

@@ -36,15 +36,17 @@ pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
             Finding::pass("every network namespace sees the devices (shared)")
         }
         (RdmaNetns::Exclusive, RdmaNetns::Exclusive) => Finding::pass(
-            "one network namespace has a device (exclusive), and a container's own can be that",
+            "each device is in one network namespace (exclusive) and can move into a container",
         ),
         (RdmaNetns::Exclusive, RdmaNetns::Shared) => Finding::fail(
-            "one network namespace has a device (exclusive), and [host] rdma-netns is shared; while there are other network namespaces it changes at a boot alone",
+            "each device is in one network namespace (exclusive), but [host] rdma-netns is shared; \
+             with other network namespaces it can change only at a boot",
             Remedy::run("onload-ctk host apply"),
         )
         .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
         (RdmaNetns::Shared, RdmaNetns::Exclusive) => Finding::fail(
-            "every network namespace sees the devices (shared), and [host] rdma-netns is exclusive; while there are other network namespaces it changes at a boot alone",
+            "every network namespace sees the devices (shared), but [host] rdma-netns is \
+             exclusive; with other network namespaces it can change only at a boot",
             Remedy::run("onload-ctk host apply"),
         )
         .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
@@ -64,7 +66,7 @@ pub(super) fn check_connection_manager(context: &CheckContext<'_>) -> Findings {
         Some(manager) => Finding::pass(format!("{} is there", manager.node.path)),
         None => {
             let text = format!(
-                "{CONNECTION_MANAGER} is not there: programs that connect by librdmacm find no device"
+                "{CONNECTION_MANAGER} does not exist: programs that use librdmacm find no device"
             );
             let number: Option<DeviceNumber> = context
                 .attribute(format!("{CONNECTION_MANAGER_CLASS}/dev"))?
@@ -226,10 +228,11 @@ fn library_finding(
     let driver_library = |suffix: &str| {
         let library =
             format!("the provider library that belongs to the driver {}{suffix}", device.driver);
-        Remedy::install(library, "where the driver comes from")
+        Remedy::install(library, "the source of the driver")
     };
     if !device.has_known_driver() {
-        let finding = "which provider library its driver needs is not known, so images are given none of the host's";
+        let finding = "could not determine which provider library its driver needs, so containers \
+            get none of the host's";
         return Ok(Finding::unknown(finding, driver_library(" in the images")));
     }
     let devices = slice::from_ref(device);
@@ -238,18 +241,19 @@ fn library_finding(
             find_misfit(host, "the host", None, devices)?
         {
             Finding::warn(
-                format!("{why}: only images with provider libraries of their own can use it"),
+                format!("{why}: only images with their own provider libraries can use it"),
                 if is_present { driver_library("") } else { install(LIBIBVERBS) },
             )
         } else if is_rdmacm_missing(host, None)? {
             Finding::warn(
                 format!(
-                    "images without RDMA libraries are given those of the host, which has no {LIBRDMACM}: programs that connect by it, such as rping, do not load in them"
+                    "containers without RDMA libraries get the host's, which lack {LIBRDMACM}: \
+                     programs that need it, such as rping, do not start"
                 ),
                 install(LIBRDMACM),
             )
         } else {
-            Finding::pass("images without provider libraries are given the host's")
+            Finding::pass("containers without provider libraries get the host's")
         },
     )
 }

@@ -19,7 +19,7 @@ pub(super) fn reload_finding(
     let mut text = text.to_owned();
     if !users.is_empty() {
         let names: Vec<String> = users.iter().map(ToString::to_string).collect();
-        text += &format!("; stop first what has stacks of Onload: {}", ShortList(&names));
+        text += &format!("; first stop the holders of Onload stacks: {}", ShortList(&names));
     }
     let reapply = reapply_remedy(context)?;
     if reapply.is_some() || then.is_some() {

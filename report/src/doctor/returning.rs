@@ -14,9 +14,9 @@ pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     for (entry, record) in moved.iter().filter(|(entry, _)| entry.is_returning) {
         let restore = Remedy::run("onload-ctk lease restore");
-        let reason = record.left.as_ref().map(|left| format!(": {left} is not as it was"));
+        let reason = record.left.as_ref().map(|left| format!(": {left} is not restored"));
         let text = format!(
-            "its container has ended, and it is not restored{}; no other container gets it",
+            "its container has ended, but it is not restored{}; no other container gets it",
             reason.unwrap_or_default()
         );
         let finding = if has_lost_registration(record) {
@@ -29,7 +29,7 @@ pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
         findings.push(finding.with_subject(format!("{}={}", device.class.as_str(), device.name)));
     }
     if findings.is_empty() && !moved.is_empty() {
-        findings.push(Finding::pass("no device is left behind by an ended container"));
+        findings.push(Finding::pass("no device waits to be restored"));
     }
     Ok(findings.into_iter().map(|finding| finding.with_path(RUN_DIR)).collect())
 }

@@ -20,10 +20,11 @@ pub(super) fn check_selinux(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     };
     let finding = if value.starts_with('1') {
-        Finding::pass("SELinux enforces, and lets containers use devices")
+        Finding::pass("SELinux is enforcing and lets containers use devices")
     } else {
         Finding::warn(
-            "SELinux enforces, and keeps containers from device nodes that are mounted from the host, as rootless engines do",
+            "SELinux is enforcing and denies containers the device nodes that rootless engines \
+             mount from the host",
             Remedy::run("setsebool -P container_use_devices=true"),
         )
     };
@@ -40,7 +41,9 @@ pub(super) fn check_apparmor(context: &CheckContext<'_>) -> Findings {
     let has_profile = context.is_file(PODMAN_PROFILE)?;
     let finding = if restricts == "1" && !has_profile {
         Finding::warn(
-            format!("AppArmor keeps users' podman from making namespaces, and there is no {PODMAN_PROFILE}"),
+            format!(
+                "AppArmor keeps rootless podman from creating namespaces: missing {PODMAN_PROFILE}"
+            ),
             Remedy::write(
                 "/etc/sysctl.d/60-onload-ctk.conf",
                 "kernel.apparmor_restrict_unprivileged_userns = 0",
@@ -48,7 +51,7 @@ pub(super) fn check_apparmor(context: &CheckContext<'_>) -> Findings {
         )
         .with_remedy(Remedy::run("sysctl --system"))
     } else {
-        Finding::pass("AppArmor lets users' podman make namespaces")
+        Finding::pass("AppArmor lets rootless podman create namespaces")
     };
     Ok(vec![finding.with_path(RESTRICT)])
 }

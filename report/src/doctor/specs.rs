@@ -126,7 +126,7 @@ pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
             let validate =
                 Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
             let text = format!(
-                "engines do not read it: {}; correct it, or put it aside",
+                "engines do not read it: {}; correct it, or move it away",
                 ErrorChain(error)
             );
             let finding = Finding::fail(text, validate)

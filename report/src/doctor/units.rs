@@ -45,11 +45,11 @@ fn unit_finding(
     let enable = format!("systemctl enable --now {unit}");
     let finding = if context.is_masked(&configured)? {
         let unmask = Remedy::run(format!("systemctl unmask {unit}"));
-        Finding::fail("masked: it is never started", unmask).with_remedy(Remedy::run(enable))
+        Finding::fail("masked: it cannot start", unmask).with_remedy(Remedy::run(enable))
     } else if context.host.link(&link)?.is_some() {
         Finding::pass("starts at boot")
     } else {
-        Finding::fail("not enabled: it does not start at boot", Remedy::run(enable))
+        Finding::fail("not enabled at boot", Remedy::run(enable))
     };
     Ok(finding.with_path(link).with_subject(unit))
 }
@@ -66,12 +66,12 @@ pub(super) fn check_udev_rules(context: &CheckContext<'_>) -> Findings {
         || context.exists(&override_path)?
     {
         let remove = Remedy::run(format!("rm {override_path}"));
-        let text = format!("{override_path} stands in place of the package's rules");
+        let text = format!("{override_path} replaces the package's rules");
         Finding::warn(text, remove).with_remedy(reload)
     } else if context.is_file(&installed)? {
-        Finding::pass("specifications follow devices that come and go")
+        Finding::pass("specifications follow device changes")
     } else {
-        let text = format!("{installed} is not there");
+        let text = format!("{installed} does not exist");
         Finding::fail(text, context.reinstall_remedy()?).with_remedy(reload)
     };
     Ok(vec![finding.with_path(installed)])

@@ -8,7 +8,10 @@ use super::context::{CheckContext, Findings};
 pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::run(format!("${{EDITOR:-vi}} {}", context.config_file.display()));
     let problems = context.config_problems.iter().map(|problem| {
-        let text = format!("{problem:#}; correct that line: until then onload-ctk cdi generate, and others that use the file whole, refuse it");
+        let text = format!(
+            "{problem:#}; correct that line: until then commands that need the whole file, such as \
+             onload-ctk cdi generate, fail"
+        );
         Finding::fail(text, edit()).with_path(context.config_file)
     });
     let inventory = context.inventory;
@@ -28,13 +31,13 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
 pub(super) fn check_discovery(context: &CheckContext<'_>) -> Findings {
     let unread = &context.inventory.unread;
     let finding = match unread.first() {
-        None => Finding::pass("everything needed was readable"),
+        None => Finding::pass("all required files could be read"),
         Some(first) => {
             let more = match unread.len() {
                 1 => String::new(),
                 count => format!(", and {} more", count - 1),
             };
-            let text = format!("what is offered is not fully known: {}{more}", first.reason);
+            let text = format!("the list of devices may be incomplete: {}{more}", first.reason);
             Finding::unknown(text, Remedy::for_unread()).with_path(&first.path)
         }
     };

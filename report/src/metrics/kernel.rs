@@ -60,13 +60,13 @@ pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricF
     [
         MetricFamily::new(
             "interface_up",
-            "Whether the interface is up, by its operstate",
+            "Whether the interface's operstate is up",
             MetricKind::Count,
             up,
         ),
         MetricFamily::new(
             "interface_statistics",
-            "What the kernel counts of an interface since its driver was loaded, by the kernel's name",
+            "Counters of an interface since its driver was loaded, by the kernel's name",
             MetricKind::Kernels,
             counted,
         ),
@@ -87,7 +87,7 @@ pub(super) fn rdma_family(host: &Host, inventory: &Inventory) -> MetricFamily {
     }
     MetricFamily::new(
         "rdma_counters",
-        "What an RDMA device counts, by port and the driver's name",
+        "Counters of an RDMA device, by port and the driver's name",
         MetricKind::Kernels,
         samples,
     )
@@ -124,7 +124,7 @@ pub(super) fn stack_family(host: &Host) -> MetricFamily {
     });
     MetricFamily::new(
         "onload_stacks",
-        "Stacks of Onload that programs hold, in containers and on the host",
+        "Onload stacks in use, in containers and on the host",
         MetricKind::Count,
         count.map(|count| (Vec::new(), count)),
     )

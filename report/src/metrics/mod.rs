@@ -38,7 +38,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
     let mut families = vec![
         MetricFamily::new(
             "build_info",
-            "The version of onload-ctk that wrote this",
+            "Version of onload-ctk",
             MetricKind::Count,
             [(version, 1.0)],
         ),
@@ -62,7 +62,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
         spec_family(host)?,
         MetricFamily::new(
             "last_run_timestamp",
-            "When this was written",
+            "Time at which the metrics were written",
             MetricKind::Timestamp,
             [(Vec::new(), seconds(input.now))],
         ),
@@ -84,7 +84,7 @@ fn undecided_family(inventory: &Inventory) -> MetricFamily {
     let classes = inventory.undecided_classes().into_iter();
     offers::class_family(
         "undecided",
-        "A class of which something decisive could not be read",
+        "Class whose devices could not be fully read",
         classes.map(|class| (class, 1)),
     )
 }
@@ -106,13 +106,13 @@ fn hugepage_families(inventory: &Inventory) -> [MetricFamily; 2] {
     [
         MetricFamily::new(
             "hugepages",
-            "Memory reserved in huge pages, by NUMA node and size of a page",
+            "Memory reserved in huge pages, by NUMA node and page size",
             MetricKind::Bytes,
             total,
         ),
         MetricFamily::new(
             "hugepages_free",
-            "Memory in huge pages that nobody uses, by NUMA node and size of a page",
+            "Free memory in huge pages, by NUMA node and page size",
             MetricKind::Bytes,
             free,
         ),
@@ -130,7 +130,7 @@ fn spec_family(host: &Host) -> Result<MetricFamily, HostError> {
     }
     Ok(MetricFamily::new(
         "specification_written_timestamp",
-        "When a specification was last written",
+        "Time at which a specification was last written",
         MetricKind::Timestamp,
         samples,
     ))

@@ -47,17 +47,8 @@ pub(super) fn device_families(inventory: &Inventory, devices: &[HostDevice]) -> 
         (labels, count(number))
     });
     [
-        MetricFamily::new(
-            "devices",
-            "Devices that are offered, by health",
-            MetricKind::Count,
-            counts,
-        ),
-        class_family(
-            "devices_held",
-            "Devices that are offered and that a container holds by lease",
-            held,
-        ),
+        MetricFamily::new("devices", "Offered devices, by health", MetricKind::Count, counts),
+        class_family("devices_held", "Offered devices that a container has leased", held),
         MetricFamily::new(
             "device_unhealthy",
             "A device that no container can use, with a code for the reason; at most 64 are shown",
@@ -82,7 +73,7 @@ pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {
     let devices = devices.iter();
     class_family(
         "devices_drained",
-        "Devices that are drained, so that no container gets them any more",
+        "Drained devices",
         devices.map(|device| (device.class, usize::from(device.is_drained))),
     )
 }
@@ -100,7 +91,7 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     });
     MetricFamily::new(
         "drained_since_timestamp",
-        "Since when something of a class has been drained",
+        "Time since which devices of a class are drained",
         MetricKind::Timestamp,
         since,
     )
@@ -109,7 +100,7 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
 pub(super) fn lease_family(leases: &[LeaseEntry]) -> MetricFamily {
     let classes =
         leases.iter().filter(|lease| !lease.has_ended).map(|lease| (lease.device.class, 1));
-    class_family("leases", "Leases of containers that live", classes)
+    class_family("leases", "Leases of running containers", classes)
 }
 
 /// The containers that were made with a device, by class: a lease is nothing that every class has.
@@ -123,7 +114,7 @@ pub(super) fn container_family(grantees: &[ContainerGrants]) -> MetricFamily {
     });
     class_family(
         "containers",
-        "Containers that were made with a device, as the configurations of root's engines say",
+        "Containers that were created with a device, by the configurations of root's engines",
         classes.map(|class| (class, 1)),
     )
 }
@@ -147,7 +138,7 @@ pub(super) fn exclusion_family(inventory: &Inventory) -> MetricFamily {
     let entries = inventory.not_offered.iter();
     class_family(
         "not_offered",
-        "What was seen and is not offered; onload-ctk discover --explain says why",
+        "Devices that are not offered; onload-ctk discover --explain says why",
         entries.map(|entry| (entry.kind, 1)),
     )
 }

@@ -43,7 +43,8 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     {
         return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
-            "it maps a libonload.so that was removed or replaced since, and the loaded driver is that of the new one",
+            "it maps a libonload.so that has been removed or replaced, and the loaded driver \
+             belongs to the new one",
             "start the container again",
         ));
     }
@@ -56,7 +57,8 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
             format!(
                 "the host's libonload.so was built for another driver than the loaded one: its programs {OTHER_BUILD_EFFECT}"
             ),
-            "do what onload-ctk doctor says of onload-library, and start the container again after that: before, onload.dev/nic is not offered",
+            "follow onload-ctk doctor on onload-library, then start the container again: until \
+             then onload.dev/nic is not offered",
         ));
     }
     with_library(facts, host)
@@ -129,7 +131,8 @@ fn replaced_note(facts: &ContainerFacts) -> &'static str {
     match facts.count_mapping(LibraryMapping::Replaced) {
         0 => "",
         _ => {
-            "; the host's libonload.so was replaced since: stop it before the new driver is loaded, and start it after that"
+            "; the host's libonload.so has been replaced: stop the container before the new driver \
+             is loaded, and start it afterwards"
         }
     }
 }
@@ -174,8 +177,9 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     {
         return Verdict::with_remedy(
             VerdictState::Unknown,
-            "it preloads a libonload.so that is not this host's, and none of its programs has a descriptor of Onload: the library may be of another build than the driver",
-            "leave out the image's own library and LD_PRELOAD, so that it has the host's",
+            "it preloads a libonload.so that is not this host's, and no program has an Onload \
+             descriptor: the library may not match the driver",
+            "remove the image's own library and LD_PRELOAD, so that the host's is used",
         );
     }
     if !plain.is_empty() {
@@ -185,14 +189,18 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
                 describe_programs(&plain)
             ),
-            format!("make it the container's own program, or start it so: {}", exec_command(facts)),
+            format!(
+                "make it the container's main program, or start it with: {}",
+                exec_command(facts)
+            ),
         );
     }
     if facts.processes.iter().any(is_unknown) {
         return Verdict::with_remedy(
             VerdictState::Unknown,
-            "it preloads the library, and whether its sockets are the kernel's could not be found out in time",
-            "look for them: onload_stackdump, ss --tcp --udp --processes",
+            "Onload is preloaded, but could not determine in time whether its sockets are the \
+             kernel's",
+            "check: onload_stackdump, ss --tcp --udp --processes",
         );
     }
     let has_local_socket = facts.processes.iter().any(|process| process.has_local_socket);
@@ -214,45 +222,50 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
     let names = facts.accelerated.join(", ");
     match cause {
         KernelSocketCause::OtherInterface => (
-            format!("Onload leaves to the kernel what does not go by {names}"),
+            format!("Onload leaves traffic that does not use {names} to the kernel"),
             format!("use an address of {names}, or a route over it; or have Onload accelerate the other interface (onload-ctk discover --explain says what that needs), and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::LeftToKernel => (
-            "why Onload left them to the kernel is not known".to_owned(),
-            format!("look at dmesg, and with AF_XDP at the channels of the interface ({}): a stack gets the packets of one", facts.channel_commands.join("; ")),
+            "could not determine why Onload left them to the kernel".to_owned(),
+            format!("check dmesg, and with AF_XDP the channels of the interface ({}): a stack \
+                receives the packets of one channel", facts.channel_commands.join("; ")),
         ),
         KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
-            format!("leave EF_DONT_ACCELERATE out, and {RESTART_REMEDY}"),
+            format!("remove EF_DONT_ACCELERATE, and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Interfaces { variable, value } => (
             format!("{variable}={value} leaves no accelerated interface ({names})"),
-            format!("leave {variable} out, or correct it, and {RESTART_REMEDY}"),
+            format!("remove {variable}, or correct it, and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::SharedStack { name, owner } => (
-            format!("EF_NAME={name} is the name of a stack of user {owner}, which does not share it"),
+            format!("EF_NAME={name} names a stack of user {owner}, which does not share it"),
             format!("set another EF_NAME, or EF_SHARE_WITH=UID with this program's user in the programs of user {owner}; then {RESTART_REMEDY}"),
         ),
         KernelSocketCause::GoProgram => (
-            "it is a Go program, which opens sockets by system calls of its own, past every preload".to_owned(),
-            "use a program that opens its sockets by libc".to_owned(),
+            "it is a Go program, which opens sockets by direct system calls, so a preload has no \
+             effect".to_owned(),
+            "use a program that opens its sockets with libc".to_owned(),
         ),
         KernelSocketCause::Failed(StackError::NO_FREE_STACK) => no_free_stack(facts),
         KernelSocketCause::Failed(StackError::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
-            format!("look at dmesg, where a line of the driver before it mostly says why, and at the variables EF_… of its environment; then {RESTART_REMEDY}"),
+            format!("check dmesg, where the driver usually logs the reason before it, and the EF_ \
+                variables in its environment; then {RESTART_REMEDY}"),
         ),
         KernelSocketCause::Failed(StackError::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
             format!("{RESTART_REMEDY} now that {names} is there"),
         ),
         KernelSocketCause::OtherBuild => (
-            "its libonload.so is not this host's, and the driver gave it no descriptor, as it does with a library of another build".to_owned(),
-            "leave out the image's own library and LD_PRELOAD, so that it has the host's".to_owned(),
+            "its libonload.so is not this host's, and the driver rejected it, as it does a library \
+             of another build".to_owned(),
+            "remove the image's own library and LD_PRELOAD, so that the host's is used".to_owned(),
         ),
         KernelSocketCause::Unknown => (
-            format!("why is not known; it may have been started before Onload had {names}"),
-            format!("{RESTART_REMEDY}; if that does not help, look at what the program prints, at dmesg, and at the variables EF_… of its environment"),
+            format!("the cause is unknown; it may have started before Onload had {names}"),
+            format!("{RESTART_REMEDY}; if that does not help, check the program's output, dmesg, \
+                and the EF_ variables in its environment"),
         ),
     }
 }
@@ -271,17 +284,17 @@ fn no_free_stack(facts: &ContainerFacts) -> (String, String) {
         [] if orphans.is_empty() => format!("{RESTART_REMEDY}, since stacks are free now"),
         [] => format!("wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}"),
         [user] if is_own(user) => format!(
-            "set EF_NAME, so that its processes share one stack, and {RESTART_REMEDY}; docs/network.md tells how an interface serves more stacks"
+            "set EF_NAME, so that its processes share one stack, and {RESTART_REMEDY}; \
+             docs/network.md explains how an interface can serve more stacks"
         ),
         _ => format!(
-            "stop one of these, wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}; docs/network.md tells how an interface serves more stacks"
+            "stop one of these, wait until onload_stackdump -z lists no stack, and \
+             {RESTART_REMEDY}; docs/network.md explains how an interface can serve more stacks"
         ),
     };
     match users.as_slice() {
         [] => (cause.to_owned(), remedy),
-        users => {
-            (format!("{cause}; what holds stacks now: {}", join_first(users, MAX_SHOWN)), remedy)
-        }
+        users => (format!("{cause}; stacks are held by: {}", join_first(users, MAX_SHOWN)), remedy),
     }
 }
 
@@ -296,16 +309,17 @@ fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
     if unknown.is_empty() {
         let reason = match facts.has_host_network {
             Some(true) => {
-                "it preloads the library, and whether Onload has an interface of the host is not known"
+                "Onload is preloaded, but could not determine whether it has an interface of the \
+                 host"
             }
-            _ => "it preloads the library, and its interfaces could not be looked at",
+            _ => "Onload is preloaded, but its interfaces could not be inspected",
         };
         Verdict::with_remedy(VerdictState::Unknown, reason, "run as root: sudo onload-ctk status")
     } else {
         Verdict::with_remedy(
             VerdictState::Unknown,
             format!(
-                "it preloads the library, and whether Onload has its interface {} is not known",
+                "Onload is preloaded, but could not determine whether it has its interface {}",
                 unknown.join(", ")
             ),
             "run as root, with debugfs: mount -t debugfs none /sys/kernel/debug",
@@ -315,7 +329,7 @@ fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
 
 fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     if facts.has_host_network == Some(true) {
-        let reason = "it preloads the library, and the host has no accelerated interface";
+        let reason = "Onload is preloaded, but the host has no accelerated interface";
         return Verdict::with_remedy(
             VerdictState::NoInterface,
             reason,
@@ -327,7 +341,7 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     let name_list = if names.is_empty() { "none but lo".to_owned() } else { names.join(", ") };
     let stacks = match facts.count_stacks() {
         0 => "",
-        _ => "; it has a stack of Onload, which has none to send on",
+        _ => "; it has an Onload stack without an interface",
     };
     let veth = match host.accelerates_veth {
         Some(false) => {
@@ -338,10 +352,12 @@ fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {
     Verdict::with_remedy(
         VerdictState::NoInterface,
         format!(
-            "it preloads the library, and no interface in its network is accelerated ({name_list}){stacks}"
+            "Onload is preloaded, but no interface in its network is accelerated \
+             ({name_list}){stacks}"
         ),
         format!(
-            "start it with --network host, or on a macvlan network of an accelerated interface, or give it one by onload.dev/netdev, once [discover] offer-netdevs names it{veth}"
+            "use --network host or a macvlan network of an accelerated interface, or request one \
+             by onload.dev/netdev, if [discover] offer-netdevs lists it{veth}"
         ),
     )
 }
@@ -356,12 +372,14 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         return match (facts.start.is_preload_configured, facts.start.environment) {
             (None, PreloadEnvironment::Unknown) => Verdict::with_remedy(
                 VerdictState::Unknown,
-                "whether it was given the preload is unknown",
-                "run as root: sudo onload-ctk status; if that says the same, look for LD_PRELOAD in what its engine was told",
+                "could not determine whether the preload was requested",
+                "run as root: sudo onload-ctk status; if that says the same, check the engine's \
+                 options for LD_PRELOAD",
             ),
             _ => Verdict::without_remedy(
                 VerdictState::Plain,
-                "it has the nodes of Onload and no preload, or its first program cleared its environment",
+                "it has Onload's device nodes but no preload, or its first program cleared its \
+                 environment",
             ),
         };
     }
@@ -369,14 +387,17 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         matches!(facts.start.program, ProgramLinkage::Glibc | ProgramLinkage::Unknown);
     if facts.start.is_secure && reads_environment {
         return lost(
-            "the loader preloads nothing into a program that has more rights than who started it (set-user-ID, set-group-ID, file capabilities) or gets another SELinux label at its start",
-            "start it as the user that it is to run as, without the set-user-ID bit or setcap; for a label, docs/security.md has the rule that the policy lacks",
+            "the loader preloads nothing into a program that has more rights than its caller \
+             (set-user-ID, set-group-ID, file capabilities) or gets another SELinux label at its \
+             start",
+            "start it as its target user, without the set-user-ID bit or setcap; for a label, \
+             docs/security.md has the missing rule",
         );
     }
     match (facts.start.program, facts.start.environment) {
         (ProgramLinkage::Static, _) => lost(
-            "its program is static, and nothing can be preloaded into it",
-            "use a build of it that is linked with glibc",
+            "its program is static, so nothing can be preloaded into it",
+            "use a build that is linked with glibc",
         ),
         (ProgramLinkage::Musl, _) => lost(
             "its program is linked with musl, and libonload.so needs glibc",
@@ -384,20 +405,24 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         ),
         (_, PreloadEnvironment::Other) => lost(
             "LD_PRELOAD was set to something else by the user or the image",
-            "leave LD_PRELOAD out, or set LD_PRELOAD=libonload.so",
+            "remove LD_PRELOAD, or set LD_PRELOAD=libonload.so",
         ),
         (_, PreloadEnvironment::None) if !facts.start.has_preload_file => lost(
-            "LD_PRELOAD was taken out of its environment, or all of that was cleared",
-            "leave the environment as the engine sets it, or set preload = \"file\" in /etc/onload-ctk/config.toml (docker before 29 also needs default-ulimits in daemon.json)",
+            "LD_PRELOAD was removed from its environment, or the environment was cleared",
+            "keep the environment of the engine, or set preload = \"file\" in \
+             /etc/onload-ctk/config.toml (docker before 29 also needs default-ulimits in \
+             daemon.json)",
         ),
         (ProgramLinkage::Unknown, _) => Verdict::with_remedy(
             VerdictState::Unknown,
-            "it was given the preload, no process maps the library, and its program cannot be read",
+            "the preload was requested, no process maps the library, and its program cannot be \
+             read",
             "run as root: sudo onload-ctk status",
         ),
         _ => lost(
             "the loader could not load libonload.so",
-            "look for \"cannot be preloaded\" in the log of the container; its glibc may be too old",
+            "search for \"cannot be preloaded\" in the log of the container; its glibc may be too \
+             old",
         ),
     }
 }

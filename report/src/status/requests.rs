@@ -78,36 +78,42 @@ pub(super) fn unanswered_verdict(
         let start = start_advice(engine);
         return match runtime {
             Some(name) if OUR_RUNTIME_NAMES.contains(&name) => unanswered(
-                format!("it asks by {origin}, its runtime is {name}, and it has nothing of that"),
+                format!(
+                    "it requests devices by {origin}, its runtime is {name}, but it has none of \
+                     them"
+                ),
                 &format!("see why: onload-ctk container explain {}", quote_for_shell(bundle)),
             ),
             Some(name) => unanswered(
-                format!("it asks by {origin}, but its runtime is {name}, which does not read that"),
+                format!(
+                    "it requests devices by {origin}, but its runtime is {name}, which does not \
+                     read that"
+                ),
                 &start,
             ),
             None => unanswered(
                 format!(
-                    "it asks by {origin}, and neither its runtime nor a hook of its engine has read that"
+                    "it requests devices by {origin}, but neither its runtime nor a hook of its \
+                     engine has read that"
                 ),
-                &format!("{start}; onload-ctk doctor says how the engine is set up"),
+                &format!("{start}; onload-ctk doctor checks the engine's configuration"),
             ),
         };
     }
     if let Some(key) = labels.keys().find(|key| is_onload_key(key) || resembles_key(key)) {
-        let reason = format!("it has the label {}, and labels ask for nothing", Quoted(key));
+        let reason = format!("it has the label {}, but labels request nothing", Quoted(key));
         return unanswered(
             reason,
-            "write it as an annotation (--annotation), and start it with --runtime onload",
+            "use an annotation (--annotation), and start it with --runtime onload",
         );
     }
     if let Some(key) = config.annotations.keys().find(|key| resembles_key(key)) {
         let reason =
-            format!("its annotation {} resembles {PREFIX}CLASS, and nothing reads it", Quoted(key));
+            format!("its annotation {} resembles {PREFIX}CLASS, but is ignored", Quoted(key));
         return unanswered(reason, "correct it, and start it with the runtime onload");
     }
     let (name, _) = variables().find(|(name, _)| resembles_variable(name))?;
-    let reason =
-        format!("its variable {} resembles {VARIABLE}, and nothing reads it", Quoted(name));
+    let reason = format!("its variable {} resembles {VARIABLE}, but is ignored", Quoted(name));
     unanswered(reason, "correct it, and start it with the runtime onload")
 }
 
@@ -116,7 +122,10 @@ fn start_advice(engine: ContainerEngine) -> String {
     let (cdi, runtime) = match engine {
         ContainerEngine::Docker | ContainerEngine::Podman => {
             let engine = engine.as_str();
-            ("ask by --device onload.dev/CLASS=NAME; or ", format!("{engine} run --runtime onload"))
+            (
+                "request by --device onload.dev/CLASS=NAME; or ",
+                format!("{engine} run --runtime onload"),
+            )
         }
         ContainerEngine::Containerd | ContainerEngine::Crio => {
             ("", "in the pod: runtimeClassName: onload".to_owned())
@@ -124,7 +133,8 @@ fn start_advice(engine: ContainerEngine) -> String {
         ContainerEngine::Unknown => ("", "--runtime onload".to_owned()),
     };
     format!(
-        "{cdi}start it with the runtime onload ({runtime}), which gives the classes that [annotations] allow names"
+        "{cdi}start it with the runtime onload ({runtime}), which provides the classes in \
+         [annotations] allow"
     )
 }
 

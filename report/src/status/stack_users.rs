@@ -35,7 +35,7 @@ impl fmt::Display for StackUser {
             StackUser::Container { engine, name } => write!(f, "{name} ({})", engine.as_str()),
             StackUser::Process(pid) => write!(f, "process {pid}"),
             StackUser::Orphans => f.write_str(
-                "connections that ended programs left, until they are closed (onload_stackdump -z)",
+                "connections of ended programs, until they are closed (onload_stackdump -z)",
             ),
         }
     }

@@ -239,7 +239,7 @@ fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_h
     made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
     made.assert_is(
         VerdictState::NoStack,
-        "77 redis (192.0.2.8 of ens1); why Onload left them to the kernel is not known",
+        "77 redis (192.0.2.8 of ens1); could not determine why Onload left them to the kernel",
         "ethtool -l ens1",
     );
 }
@@ -540,7 +540,7 @@ fn a_program_that_found_no_free_stack_is_told_what_holds_them() {
         made.assert_is(VerdictState::NoStack, reason, remedy);
     };
     let orphan = "0: 0 0 90 73 0 4 2 0 0 0 0 58\n";
-    let left = "no stack was free; what holds stacks now: connections that ended programs left";
+    let left = "no stack was free; stacks are held by: connections that ended programs left";
     is_told(orphan, left, "wait until onload_stackdump -z lists no stack, and start it again");
     made.file("/proc/3732/cgroup", format!("0::/system.slice/docker-{OTHER}.scope\n"));
     made.file(&format!("/var/lib/docker/containers/{OTHER}/config.v2.json"), r#"{"Name":"/feed"}"#);
@@ -682,7 +682,7 @@ fn no_time_tells_whether_a_program_was_started_before_onload_had_an_interface() 
         made.file("/proc/stat", format!("cpu 1\nbtime {boot}\n"));
         made.assert_is(
             VerdictState::NoStack,
-            "why is not known; it may have been started before Onload had ens1",
+            "the cause is unknown; it may have started before Onload had ens1",
             "start it again; if that does not help, look at what the program prints",
         );
     }
@@ -884,7 +884,7 @@ fn interfaces_that_cannot_be_seen_give_no_verdict_on_them() {
     let mut made = preloaded();
     made.stack();
     made.network = None;
-    made.assert_is(VerdictState::Unknown, "its interfaces could not be looked at", "root");
+    made.assert_is(VerdictState::Unknown, "its interfaces could not be inspected", "root");
     // Nor does one whose lower one is not in the list.
     let made = with(Link { lower: Some(99), ..link("eth0", "macvlan") });
     assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);

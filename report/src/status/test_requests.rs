@@ -49,7 +49,7 @@ fn a_label_and_a_near_spelling_are_told() {
     made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":{"onload.dev/nic":"all"}}}"#);
     made.assert_is(
         VerdictState::NothingGiven,
-        "the label \"onload.dev/nic\", and labels ask for nothing",
+        "the label \"onload.dev/nic\", and labels request nothing",
         "--annotation",
     );
     made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":null}}"#);
@@ -155,7 +155,7 @@ fn the_runtime_of_a_container_of_crio_is_that_of_its_sandbox() {
 fn a_container_of_what_leaves_no_node_is_listed_with_it() {
     let config = r#"{"process":{"env":["ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_PROFILE_LATENCY=latency","ONLOAD_CTK_X=y"]}}"#;
     let made = made_so(config, "runc");
-    made.assert_is(VerdictState::Ready, "it has what it was given", "");
+    made.assert_is(VerdictState::Ready, "it has its devices", "");
     let grant = |device: &str, by| Grant { device: device.to_owned(), by };
     let by = Evidence::Configuration;
     let wanted = [grant("hugepages=2Mi", by), grant("profile=latency", by)];

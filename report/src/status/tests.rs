@@ -88,7 +88,7 @@ fn a_library_that_the_loader_could_not_load_is_lost() {
 fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
     for written in ["\0\0\0\0", "er process nginx -g daemon off;\0\0"] {
         let made = lost(GLIBC, written);
-        let unknown = "whether it was given the preload is unknown";
+        let unknown = "could not determine whether the preload was requested";
         made.assert_is(VerdictState::Unknown, unknown, "what its engine was told");
         made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
         let wanted = "the loader could not load libonload.so";
@@ -311,11 +311,12 @@ fn a_container_without_libraries_for_its_rdma_device_is_told() {
     place(&made, "libibverbs/librxe-rdmav34.so", &provider);
     made.assert_is(VerdictState::NoProvider, "does not name the driver rxe", remedy);
     made.file("/proc/77/root/etc/libibverbs.d/rxe.driver", "driver rxe\n");
-    let without = "no program has opened one; it has no librdmacm.so.1, without which programs that connect by it, such as rping, do not load";
+    let without = "no program has opened one; it has no librdmacm.so.1, without which programs \
+        that need it, such as rping, do not start";
     made.assert_is(VerdictState::Ready, without, "");
     place(&made, "librdmacm.so.1", &SharedLibrary::new("librdmacm.so.1"));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
-    assert_eq!(reason, "it has RDMA devices, and no program has opened one");
+    assert_eq!(reason, "it has RDMA devices, but no program has opened one");
     // Another device, whose provider is not there.
     made.node("/dev/infiniband/uverbs1", (231, 193), "infiniband_verbs", Some((231, 193)));
     made.file("/sys/class/infiniband_verbs/uverbs1/ibdev", "siw0\n");
@@ -368,7 +369,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     );
     made.file(&path, record(78));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
-    assert_eq!(reason, "it has RDMA devices, and no program has opened one");
+    assert_eq!(reason, "it has RDMA devices, but no program has opened one");
     made.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n");
     for other in [
         record(78),
@@ -415,7 +416,7 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     made.interface(down(0x1002));
     made.assert_is(
         VerdictState::InterfaceDown,
-        "ens2 is in its network and down",
+        "ens2 is in its network but down",
         "nsenter --net=/proc/77/ns/net",
     );
     // One that is set up and has no link is another matter.
@@ -423,8 +424,8 @@ fn an_interface_that_was_moved_in_and_is_down_is_told() {
     made.interface(down(0x1003));
     made.assert_is(
         VerdictState::InterfaceDown,
-        "ens2 is in its network and set up, and has no link",
-        "look at its cable",
+        "ens2 is in its network but has no link",
+        "check its cable",
     );
     // One of software is nobody's device.
     let mut made = preloaded();
@@ -454,7 +455,7 @@ fn an_interface_that_was_moved_in_and_is_gone_is_told() {
     let lost = made(false, OWN_NET);
     lost.assert_is(
         VerdictState::DeviceGone,
-        "ens2v0 has left its network: its function 0000:05:00.2 is gone",
+        "ens2v0 has left its network: its function 0000:05:00.2 no longer exists",
         RETRIEVE_REMEDY,
     );
     // Nothing advises to ask for what it was given.

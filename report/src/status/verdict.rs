@@ -36,7 +36,7 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
         ));
     }
     if verdicts.is_empty() && !facts.grants.is_empty() {
-        verdicts.push(Verdict::without_remedy(VerdictState::Ready, "it has what it was given"));
+        verdicts.push(Verdict::without_remedy(VerdictState::Ready, "it has its devices"));
     }
     verdicts.sort_by(|a, b| b.cmp(a));
     verdicts.dedup();
@@ -47,8 +47,9 @@ fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
     let pid = facts.group.pids.first().copied().unwrap_or_default();
     Verdict::with_remedy(
         VerdictState::Unknown,
-        "it did not answer in time: a file system in it may never answer (FUSE, NFS), or its processes have too much open",
-        format!("look at what it has mounted: findmnt --task {pid}"),
+        "it did not answer in time: a file system in it may hang (FUSE, NFS), or its processes \
+         have too many descriptors open",
+        format!("check its mounts: findmnt --task {pid}"),
     )
 }
 
@@ -69,7 +70,7 @@ fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
             NodeState::Gone if is_away => None,
             NodeState::Gone => Some(Verdict::with_remedy(
                 VerdictState::DeviceGone,
-                format!("{path} leads to a device that the host no longer has"),
+                format!("{path} refers to a device that the host no longer has"),
                 "load its driver again, and start a new container",
             )),
             NodeState::Renumbered { was, now } => Some(Verdict::with_remedy(
@@ -98,7 +99,8 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         // A lost device has a separate verdict.
         return facts.lost.is_empty().then(|| Verdict::with_remedy(
             VerdictState::RdmaNamespace,
-            "RDMA devices belong to one network namespace each, and none is in the container's: opening one gives EPERM",
+            "each RDMA device belongs to one network namespace, and none is in the container's: \
+             opening one fails with EPERM",
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
@@ -106,32 +108,32 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         return Some(Verdict::with_remedy(
             VerdictState::NoProvider,
             format!("{reason}: {effect}"),
-            "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image with rdma-core; run onload-ctk doctor if it is so",
+            "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image \
+             with rdma-core; if it is set already, run onload-ctk doctor",
         ));
     }
     if let LibraryUse::Recorded { effect, reason } = &facts.rdma {
         return Some(Verdict::with_remedy(
             VerdictState::NoProvider,
             format!("{effect}; when it started, {reason}"),
-            "do what that says, and start a new container",
+            "follow that message, and start a new container",
         ));
     }
     let count = facts.count_descriptors("/dev/infiniband");
     let library_note = match &facts.rdma {
-        LibraryUse::Elsewhere(path) => format!(", by {path:?}, which nothing here judges"),
-        LibraryUse::BuiltIn => {
-            ", by a libibverbs of their own, which nothing here judges".to_owned()
-        }
+        LibraryUse::Elsewhere(path) => format!(", by {path:?}, which is not checked"),
+        LibraryUse::BuiltIn => ", by their own libibverbs, which is not checked".to_owned(),
         LibraryUse::WithoutRdmacm => {
             format!(
-                "; it has no {LIBRDMACM}, without which programs that connect by it, such as rping, do not load"
+                "; it has no {LIBRDMACM}, without which programs that need it, such as rping, do \
+                 not start"
             )
         }
         _ => String::new(),
     };
     let reason = match count {
-        0 => format!("it has RDMA devices, and no program has opened one{library_note}"),
-        count => format!("its programs have {count} descriptors of RDMA devices{library_note}"),
+        0 => format!("it has RDMA devices, but no program has opened one{library_note}"),
+        count => format!("its programs have {count} RDMA devices open{library_note}"),
     };
     Some(Verdict::without_remedy(VerdictState::Ready, reason))
 }
@@ -164,8 +166,8 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     }
     Some(Verdict::with_remedy(
         VerdictState::Unused,
-        format!("it holds vfio {names}, and no program has a group open"),
-        "stop the container, or start the program that is to use it",
+        format!("it holds vfio {names}, but no program has a group open"),
+        "stop the container, or start the program that uses it",
     ))
 }
 
@@ -174,7 +176,10 @@ fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
         Some(MemlockLimit::Bytes(bytes)) if facts.pins_memory() && bytes < MIN_MEMLOCK => {
             Some(Verdict::with_remedy(
                 VerdictState::Memlock,
-                format!("a process may lock {bytes} bytes, and RDMA and vfio pin what they use"),
+                format!(
+                    "a process may lock {bytes} bytes, and RDMA and vfio lock the memory that they \
+                     use"
+                ),
                 "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
             ))
         }
@@ -201,14 +206,15 @@ fn down_verdict(facts: &ContainerFacts) -> Option<Verdict> {
         let word = quote_for_shell(name);
         return Some(Verdict::with_remedy(
             VerdictState::InterfaceDown,
-            format!("{name} is in its network and down"),
+            format!("{name} is in its network but down"),
             format!("run nsenter --net=/proc/{pid}/ns/net ip link set dev {word} up"),
         ));
     }
     let name = &idle.first()?.name;
     Some(Verdict::with_remedy(
         VerdictState::InterfaceDown,
-        format!("{name} is in its network and set up, and has no link"),
-        "look at its cable and at the port at the other end; a virtual function needs its physical function up",
+        format!("{name} is in its network but has no link"),
+        "check its cable and the port at the other end; a virtual function needs its physical \
+         function up",
     ))
 }

@@ -91,8 +91,7 @@ fn summary(topology: &Topology) -> String {
         0 => String::new(),
         drained => format!(", {drained} drained"),
     };
-    let known =
-        if topology.holders_known { "" } else { "; who holds them is not known to this user" };
+    let known = if topology.holders_known { "" } else { "; only root can see the holders" };
     let free = format_count(count(Occupancy::Free), "device", "devices");
     let (held, not_offered) = (count(Occupancy::Held), count(Occupancy::NotOffered));
     format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")

@@ -20,7 +20,7 @@ const WIRE: i32 = 2;
 const MAX_LEVELS: usize = 6;
 
 /// The text for a node with only memory and CPUs.
-pub(super) const NOTHING_HERE: &str = "no network or accelerator is on this node";
+pub(super) const NOTHING_HERE: &str = "no NICs or accelerators";
 
 /// Gives its height. The cards are narrower if lines between GPUs and NICs are drawn next to them.
 pub(super) fn draw_panel(node: &TopologyNumaNode, width: i32) -> (Canvas, i32) {

@@ -35,7 +35,7 @@ fn held(class: Class, name: &str) -> LeaseEntry {
     LeaseEntry {
         device: DeviceId { class, name: name.try_into().unwrap() },
         slot: 0,
-        lease: Err("it is no lease".to_owned()),
+        lease: Err("it is not a lease".to_owned()),
         has_ended: false,
         is_returning: false,
     }
@@ -526,8 +526,10 @@ fn containers_that_were_made_with_devices_are_listed_below_the_nodes() {
     let lines = render_lines(&topology);
     let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
     assert!(
-        texts
-            .ends_with(&["Containers, as they were made", "redis: hugepages=2Mi, profile=latency"]),
+        texts.ends_with(&[
+            "Containers, as they were created",
+            "redis: hugepages=2Mi, profile=latency"
+        ]),
         "{texts:?}"
     );
 }

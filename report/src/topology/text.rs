@@ -35,7 +35,7 @@ pub fn render_lines(topology: &Topology) -> Vec<TextLine> {
         .map(|container| format!("{}: {}", container.container, container.devices.join(", ")))
         .map(|text| new_line(LineKind::Part, "  ", "    ", text));
     if !topology.containers.is_empty() {
-        let heading = "Containers, as they were made".to_owned();
+        let heading = "Containers, as they were created".to_owned();
         lines.push(new_line(LineKind::Heading, "", "", heading));
     }
     lines.extend(containers);

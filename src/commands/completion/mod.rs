@@ -34,7 +34,7 @@ pub fn run(args: &CompletionArgs, printer: &mut Printer) -> anyhow::Result<ExitA
     let name = args.shell.to_string();
     let shell = SHELLS
         .completer(&name)
-        .with_context(|| format!("making a completion script: no {name} is known"))?;
+        .with_context(|| format!("making a completion script: {name} not found"))?;
     let mut script = Vec::new();
     let (variable, program) = (VARIABLE, PROGRAM);
     shell.write_registration(variable, program, program, program, &mut script)?;

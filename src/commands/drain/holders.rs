@@ -45,7 +45,7 @@ impl fmt::Display for DrainHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = escape_controls(self.display_name());
         let holding = match &self.unknown {
-            Some(reason) => format!("may have any of it: {reason}"),
+            Some(reason) => format!("may use it: {reason}"),
             None => format!("has {}", self.devices.join(", ")),
         };
         let holding = escape_controls(holding);

@@ -79,7 +79,8 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
         || reason.contains(char::is_control)
     {
         bail!(
-            "reading --reason: want one line of up to {MAX_REASON} characters, which everybody is told who asks for the device"
+            "reading --reason: expected one line of up to {MAX_REASON} characters, which everybody \
+             is told who asks for the device"
         );
     }
     Ok(())
@@ -118,7 +119,7 @@ pub(super) fn update_drain(
     let mut leases = leases::open_or_create(host)?;
     leases.timeout = COMMAND_TIMEOUT;
     let lock = leases.lock();
-    let _lock = lock.context("keeping containers from leasing meanwhile")?;
+    let _lock = lock.context("locking the leases")?;
     let mut now = drain::read(host)?;
     change(&mut now);
     drain::write(host, &now)?;
@@ -151,14 +152,14 @@ fn remaining_holders(
     while !holders.is_empty() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
         thread::sleep(PAUSE);
         stop.refuse().context(
-            "waiting for containers; what is drained stays drained, and \"onload-ctk drain\" shows it",
+            "waiting for containers; the devices stay drained, and \"onload-ctk drain\" shows it",
         )?;
         let now = search.find_holders(printer)?;
         print_progress(&holders, &now, printer);
         holders = now;
     }
     if !holders.is_empty() {
-        printer.note("they did not end in time; what is drained stays drained");
+        printer.note("they did not end in time; the devices stay drained");
     }
     Ok(holders)
 }
@@ -169,7 +170,7 @@ fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Pri
         |list: &[DrainHolder], holder: &DrainHolder| list.iter().any(|other| other.id == holder.id);
     for holder in before.iter().filter(|holder| !is_in(now, holder)) {
         let remaining = format_count(now.len(), "container is", "containers are");
-        printer.note(format_args!("{holder} is gone; {remaining} left"));
+        printer.note(format_args!("{holder} has ended; {remaining} left"));
     }
     for holder in now.iter().filter(|holder| !is_in(before, holder)) {
         printer.note(format_args!("waiting for {holder}"));
@@ -200,7 +201,7 @@ fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> a
     let header = ["DRAINED", "SINCE", "UNTIL", "REASON"];
     printer.print(format_table(header, rows, columns))?;
     if holders.is_empty() {
-        printer.note("no container holds any of it");
+        printer.note("no container uses it");
         return Ok(());
     }
     let rows = holders.iter().map(|holder| {

@@ -17,7 +17,7 @@ pub(in crate::commands) fn rewrite_specs(
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if is_daemon_writer(host)? {
-        printer.note("the daemon for Kubernetes writes the specifications anew");
+        printer.note("the daemon for Kubernetes updates the specifications");
         return Ok(());
     }
     let path = directory_path(host, None);
@@ -43,7 +43,8 @@ pub(in crate::commands) fn rewrite_specs(
     report(&plan, &path, printer);
     for name in plan.left_files().chain(plan.undecided_files()) {
         printer.warning(format_args!(
-            "{} stays as it was, and may offer what is drained; \"onload-ctk cdi generate\" says why",
+            "{} was not changed, and may offer drained devices; \"onload-ctk cdi generate\" says \
+             why",
             path.join(name).display()
         ));
     }

@@ -87,7 +87,8 @@ fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> an
     let class = target.class();
     if drain.get(&DrainTarget::new(class, None)).is_some() {
         bail!(
-            "undraining {word}: {target} is drained with its class; \"onload-ctk undrain {class}\" offers all of it again"
+            "undraining {word}: {target} is drained with its class; run \"onload-ctk undrain \
+             {class}\""
         );
     }
     Ok(())
@@ -105,9 +106,7 @@ fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
     let class = |text: &str| -> anyhow::Result<Class> {
         let class: Class = text.parse()?;
         if class == Class::Bundle {
-            bail!(
-                "reading {word:?}: a bundle is devices of other classes; drain these, and it is not offered either"
-            );
+            bail!("reading {word:?}: bundles cannot be drained; drain their members");
         }
         Ok(class)
     };
@@ -127,7 +126,7 @@ fn resolve_word(
 ) -> anyhow::Result<Vec<DrainTarget>> {
     let parsed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
         Some(suggestion) => {
-            anyhow::anyhow!("reading {word:?}: write CLASS=NAME, as in {suggestion}")
+            anyhow::anyhow!("reading {word:?}: expected CLASS=NAME, for example {suggestion}")
         }
         None => error,
     })?;
@@ -143,9 +142,7 @@ fn resolve_word(
                 Err(_) => Vec::new(),
             };
             if targets.is_empty() {
-                bail!(
-                    "reading {word:?}: no device of onload.dev is on that function; {DISCOVER_HINT}"
-                );
+                bail!("reading {word:?}: that function has no onload.dev device; {DISCOVER_HINT}");
             }
             Ok(targets)
         }

@@ -24,7 +24,8 @@ pub fn run(
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(
-            "changing the host below {}: it is not running; leave out --host-root to change the running host, or see what would change with \"onload-ctk host plan\"",
+            "changing the host below {}: it is not the running host; omit --host-root, or run \
+             \"onload-ctk host plan\" to see what would change",
             global.host_root.display()
         );
     }
@@ -36,7 +37,7 @@ pub fn run(
         return Ok(ExitAnswer::Yes);
     }
     if !geteuid().is_root() {
-        bail!("changing this host: only root may; run as root");
+        bail!("changing this host: permission denied; run as root");
     }
     let kernel = RunningKernel::default();
     printer.progress("comparing this host with config.toml");

@@ -12,7 +12,7 @@ use crate::printer::Printer;
 
 const NOTHING: &str = "nothing to change on this host";
 const NOTHING_WANTED: &str =
-    "nothing to change on this host: config.toml has neither [[sriov]] nor anything under [host]";
+    "nothing to change on this host: config.toml has neither [[sriov]] nor settings under [host]";
 
 fn has_no_host_settings(config: &Config) -> bool {
     config.sriov.is_empty() && config.host == HostSettings::default()

@@ -26,7 +26,7 @@ pub fn run(
     let (host, _) = open_host_of_incident(global, printer)?;
     let entries = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {
-        printer.warning(format_args!("what is drained is not known: {error:#}"));
+        printer.warning(format_args!("could not determine what is drained: {error:#}"));
         DrainList::default()
     });
     let registry = scan(&resolve_spec_dirs(&host, &[])?, printer);
@@ -56,7 +56,8 @@ pub fn run(
     }
     for (device, reason) in unreadable_entries(&entries) {
         printer.warning(format_args!(
-            "{device} counts as held, since its lease cannot be understood ({reason}); \"onload-ctk lease release {device} --force\" ends it"
+            "{device} counts as held, because its lease cannot be parsed ({reason}); \"onload-ctk \
+             lease release {device} --force\" ends it"
         ));
     }
     for (device, notice) in entries.iter().filter_map(entry_warning) {
@@ -68,14 +69,13 @@ pub fn run(
 fn entry_warning(entry: &LeaseEntry) -> Option<(String, String)> {
     let record = entry.lease.as_ref().ok()?.moved.as_ref()?;
     let notice = match (&record.left, unkept_settings(record)) {
-        (Some(reason), _) => format!(
-            "is back, and not as it was: {reason}; \"onload-ctk lease restore\" tries again and says more"
-        ),
+        (Some(reason), _) => {
+            format!("is back, but not restored: {reason}; run \"onload-ctk lease restore\"")
+        }
         (None, []) => return None,
-        (None, unkept) => format!(
-            "will not be restored as a whole, since there is too much of {}",
-            unkept.join(", of ")
-        ),
+        (None, unkept) => {
+            format!("cannot be fully restored: it has too much of {}", unkept.join(", of "))
+        }
     };
     Some((format_device(&entry.device), notice))
 }

@@ -18,7 +18,8 @@ pub fn run(
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
     let name = &args.device;
-    let read_error = || anyhow!("reading device {name:?}: want CLASS=NAME, as in \"lease list\"");
+    let read_error =
+        || anyhow!("reading device {name:?}: expected CLASS=NAME, for example vfio=0000:81:10.0");
     let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
@@ -31,9 +32,8 @@ pub fn run(
     let device: DeviceId = format!("{class}:{device_name}").parse().map_err(|_| read_error())?;
     let is_leased = entries.iter().any(|lease| lease.device == device);
     let Some(mut leases) = leases.filter(|_| is_leased) else {
-        printer.note(format_args!(
-            "{name} is not leased, so there is nothing to release; \"onload-ctk lease list\" shows what is"
-        ));
+        printer
+            .note(format_args!("{name} is not leased; \"onload-ctk lease list\" shows the leases"));
         return Ok(ExitAnswer::Yes);
     };
     if !args.force {

@@ -20,7 +20,8 @@ use crate::printer::Printer;
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
     if global.host_root != Path::new("/") {
         bail!(
-            "restoring devices of {:?}: they can only be moved on the host itself; leave out --host-root",
+            "restoring devices of {:?}: devices can be moved only on the host itself; omit \
+             --host-root",
             global.host_root
         );
     }

@@ -141,7 +141,8 @@ fn exit_statuses(roff: &mut Roff, words: &str, is_group: bool) {
         let meaning = match (status, no) {
             (0, None) if !is_group => "Done.".to_owned(),
             (FAILURE, _) => format!(
-                "{}: a line on standard error says why. Also where the command line is not understood.",
+                "{}: a line on standard error says why. Also where the command line cannot be \
+                 parsed.",
                 capitalize(meaning)
             ),
             (1, Some(when)) => format!("The answer is no: {when}."),

@@ -41,7 +41,7 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
         }
         Class::Vfio => vfio::use_device(name)?,
         Class::Netdev => use_netdev(name)?,
-        class => bail!("trying {}: there is no probe for this class", class.as_str()),
+        class => bail!("trying {}: this class cannot be tested", class.as_str()),
     };
     printer.print(format_args!("{report}\n{READY_LINE}\n"))?;
     printer.flush()?;
@@ -51,8 +51,9 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
 }
 
 fn use_hugepages(size: &str) -> anyhow::Result<String> {
-    let bytes = page_bytes(size)
-        .with_context(|| format!("reading the page size {size:?}: it is not like 2Mi or 1Gi"))?;
+    let bytes = page_bytes(size).with_context(|| {
+        format!("reading the page size {size:?}: expected a size such as 2Mi or 1Gi")
+    })?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {
         statfs(mount).is_ok_and(|stats| u64::try_from(stats.f_bsize).ok() == Some(bytes))
     })
@@ -70,7 +71,9 @@ fn use_hugepages(size: &str) -> anyhow::Result<String> {
     fs::remove_file(&path)?;
     file.set_len(bytes)?;
     match system::touch_page(&file, usize::try_from(bytes)?) {
-        Ok(_) => Ok(format!("a page of {size} was mapped and written below {}", mount.display())),
+        Ok(_) => {
+            Ok(format!("a page of {size} can be mapped and written below {}", mount.display()))
+        }
         Err(Errno::NOMEM) => bail!(
             "mapping a page of {size}: none is free; free one, or raise hugepages-{}kB/nr_hugepages below /sys/kernel/mm/hugepages (onload-ctk discover shows how many are free)",
             bytes / 1024
@@ -118,7 +121,8 @@ fn use_netdev(name: &str) -> anyhow::Result<String> {
         if Instant::now() > deadline {
             result.with_context(|| format!("sending by {name}"))?;
             bail!(
-                "sending by {name}: its counter of packets does not move; look at its link, and whether it is up"
+                "sending by {name}: its packet counter does not change; check its link, and \
+                 whether it is up"
             );
         }
         sleep(Duration::from_millis(200));
@@ -169,7 +173,7 @@ mod tests {
         let error = error_of(use_hugepages("3Mi"));
         assert!(error.contains("no hugetlbfs of that size is mounted"), "{error}");
         let error = error_of(use_hugepages("many"));
-        assert!(error.contains("it is not like 2Mi or 1Gi"), "{error}");
+        assert!(error.contains("expected a size such as 2Mi or 1Gi"), "{error}");
     }
 
     #[test]

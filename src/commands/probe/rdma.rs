@@ -24,11 +24,12 @@ pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
     let device = Path::new("/sys/class/infiniband").join(name);
     let port = active_port(name, &device)?;
     system::lock(LOCKED).context(
-        "locking 16 MiB of memory: the limit is lower, and RDMA needs locked memory; look at \"ulimit -l\" in a container",
+        "locking 16 MiB of memory: the limit is lower, and RDMA needs locked memory; check \
+         \"ulimit -l\" in a container",
     )?;
     let number = port.file_name().unwrap_or_default().to_string_lossy();
     let message = match no_traffic_reason(&device) {
-        Some(reason) => format!("no message was sent, since {reason}"),
+        Some(reason) => format!("no message was sent, because {reason}"),
         None => run_ping_pong(name, &port)?,
     };
     Ok(format!(
@@ -40,7 +41,7 @@ pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
 fn find_node(name: &str) -> anyhow::Result<PathBuf> {
     let nodes = Path::new("/sys/class/infiniband_verbs");
     let entries = fs::read_dir(nodes).with_context(|| {
-        format!("looking for RDMA device {name}: its kernel files are not in the container")
+        format!("looking for RDMA device {name}: its files in /sys are not in the container")
     })?;
     let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let verbs = names
@@ -64,7 +65,8 @@ fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
         states.push(format!("port {} is {state}", port.to_string_lossy()));
     }
     bail!(
-        "looking at RDMA device {name}: no port is active ({}); look at its link, and set its interface up",
+        "looking at RDMA device {name}: no port is active ({}); check its link, and set its \
+         interface up",
         states.join(", ")
     )
 }
@@ -74,7 +76,7 @@ fn no_traffic_reason(device: &Path) -> Option<String> {
     // include/rdma/ib_verbs.h: 1 is a channel adapter, by InfiniBand or RoCE.
     let kind = read_attribute(&device.join("node_type")).unwrap_or_default();
     if !kind.starts_with("1:") {
-        return Some(format!("ibv_rc_pingpong knows no node of type {kind:?}"));
+        return Some(format!("ibv_rc_pingpong does not support node type {kind:?}"));
     }
     let missing =
         "this host has no ibv_rc_pingpong; install ibverbs-utils (libibverbs-utils on Red Hat)";

@@ -27,7 +27,7 @@ pub(super) fn use_device(address: &str) -> anyhow::Result<String> {
         reports.push(use_by_cdev(address, &node)?);
     }
     if reports.is_empty() {
-        bail!("looking for the vfio node of {address}: {NODES} in the container has none");
+        bail!("looking for the vfio node of {address}: {NODES} in the container is missing");
     }
     Ok(reports.join("; "))
 }
@@ -81,9 +81,7 @@ fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<S
     set.with_context(|| format!("setting the IOMMU of {node}"))?;
     system::open_device(&group, &CString::new(address)?)
         .with_context(|| format!("opening {address} of {node}"))?;
-    Ok(format!(
-        "{node} opens (vfio {version}), its group is viable, and {address} gave a descriptor"
-    ))
+    Ok(format!("{node} opens (vfio {version}), its group is viable, and {address} can be opened"))
 }
 
 fn use_by_cdev(address: &str, node: &Path) -> anyhow::Result<String> {

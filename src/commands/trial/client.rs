@@ -124,7 +124,7 @@ impl ForegroundContainer {
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
                     let stderr_timeout = Duration::from_secs(5);
                     let stderr = self.stderr.recv_timeout(stderr_timeout).unwrap_or_default();
-                    bail!("{}", last_line(&stderr, "it ended and said nothing"));
+                    bail!("{}", last_line(&stderr, "it ended without an answer"));
                 }
                 Err(RecvTimeoutError::Timeout) if Instant::now() > deadline => {
                     bail!("it did not answer within {} s", timeout.as_secs());

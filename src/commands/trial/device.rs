@@ -22,12 +22,12 @@ impl TrialDevice {
     pub(super) fn read(word: &str) -> anyhow::Result<TrialDevice> {
         let short = strip_vendor(word);
         let Some((class, name)) = short.split_once('=') else {
-            bail!("reading device {word:?}: write CLASS=NAME, as in nic=ens1");
+            bail!("reading device {word:?}: expected CLASS=NAME, for example nic=ens1");
         };
         let class: Class = class.parse()?;
         let is_several = ["all", ANY].contains(&name);
         if is_several || class == Class::Nic && name == LOOPBACK {
-            bail!("trying {short}: name one device; \"onload-ctk discover\" lists them");
+            bail!("trying {short}: choose one device; \"onload-ctk discover\" lists them");
         }
         Ok(TrialDevice { class, name: name.to_owned() })
     }
@@ -63,7 +63,7 @@ impl TrialDevice {
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
             if !CLASSES.contains(&self.class) {
                 bail!(
-                    "trying {}: it is offered, and there is no probe for its class; name a device of {}",
+                    "trying {}: its class cannot be tested; choose a device of {}",
                     self.short_name(),
                     CLASSES.map(Class::as_str).join(", ")
                 );
@@ -84,11 +84,14 @@ impl TrialDevice {
                 bail!("trying {}: it is not offered: {}", self.short_name(), entry.reason)
             }
             None if self.class == Class::Netdev => bail!(
-                "trying {}: interfaces are offered only where [discover] offer-netdevs in /etc/onload-ctk/config.toml names them; \"onload-ctk discover --explain\" lists those",
+                "trying {}: interfaces are offered only if [discover] offer-netdevs in \
+                 /etc/onload-ctk/config.toml lists them; \"onload-ctk discover --explain\" lists \
+                 those",
                 self.short_name()
             ),
             None => bail!(
-                "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists what it has",
+                "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists \
+                 the devices",
                 self.short_name()
             ),
         }
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn what_cannot_be_tried_is_refused_with_what_can() {
         for (word, why) in [
-            ("ens1", "write CLASS=NAME, as in nic=ens1"),
+            ("ens1", "expected CLASS=NAME, for example nic=ens1"),
             ("gpu=0", "gpu"),
             ("nic=all", "name one device"),
             ("nic=loopback", "name one device"),

@@ -75,7 +75,7 @@ pub fn run(
     let short = trial_device.short_name();
     if !open_traced_host(global)?.is_running() {
         bail!(
-            "trying {short}: containers are started on the running host alone; leave out --host-root"
+            "trying {short}: containers can be started only on the running host; omit --host-root"
         );
     }
     if !geteuid().is_root() {
@@ -177,7 +177,8 @@ fn print(
         }
         TrialOutcome::StartsNone(reason) => {
             printer.error(format_args!(
-                "trying {short} with {name}: {name} starts no container, with or without the device: {reason}; fix that first, and see what onload-ctk doctor says of {name}"
+                "trying {short} with {name}: {name} cannot start any container: {reason}; fix that \
+                 first, and see what onload-ctk doctor says about {name}"
             ));
             return Ok(ExitAnswer::NotTried);
         }
@@ -209,14 +210,15 @@ fn choose(
     let Some(engine) = requested.or_else(|| TryEngine::usable_engines(checks).next()) else {
         let engines: Vec<String> = checks_named(checks, "engine").map(format_finding).collect();
         return Err(format!(
-            "trying {short}: no engine here can give devices ({}); \"onload-ctk doctor\" says what to do",
+            "trying {short}: no engine on this host can provide devices ({}); \"onload-ctk \
+             doctor\" says what to do",
             engines.join("; ")
         ));
     };
     let name = engine.name();
     match (engine.check(checks), engine.missing_part()) {
         (None, _) => Err(format!(
-            "trying {short}: {name} is not installed; install it, or name another by --engine"
+            "trying {short}: {name} is not installed; install it, or choose another with --engine"
         )),
         (Some((_, Some(obstacle))), _) => {
             Err(format!("trying {short} with {name}: {}", format_finding(obstacle)))
@@ -304,7 +306,7 @@ impl Trial<'_> {
         }
         if self.list_runs()?.contains(&self.names) {
             bail!(
-                "removing container {} and image {}: they are still there; remove them with {}",
+                "removing container {} and image {}: they still exist; remove them with {}",
                 self.names.container(),
                 self.names.image(),
                 self.engine.name()
@@ -319,7 +321,7 @@ impl Trial<'_> {
         for line in self.engine.list() {
             // It has to be done, whatever the user wants.
             let listing = run_client(&line, Vec::new(), &Interrupt::default())
-                .context("looking whether the trial left anything")?;
+                .context("checking for leftovers of the test")?;
             names.extend(listing.lines().filter_map(TrialNames::read));
         }
         Ok(names)
@@ -334,7 +336,8 @@ impl Trial<'_> {
         while !path.exists() {
             if Instant::now() > deadline {
                 bail!(
-                    "taking {} back: it has not come back from the container; run: onload-ctk lease restore",
+                    "returning {}: it is not back from the container; run: onload-ctk lease \
+                     restore",
                     self.trial_device.name
                 );
             }
@@ -415,7 +418,7 @@ mod tests {
         let refused = |checks: &[Check], named| choose("nic=x", checks, named).unwrap_err();
         assert_eq!(
             refused(&[installed("podman")], Some(TryEngine::Docker)),
-            "trying nic=x: docker is not installed; install it, or name another by --engine"
+            "trying nic=x: docker is not installed; install it, or choose another with --engine"
         );
         let old = [installed("docker"), too_old("docker")];
         assert_eq!(
@@ -423,9 +426,9 @@ mod tests {
             "trying nic=x with docker: 1 knows no CDI; run: onload-ctk cdi generate"
         );
         let error = refused(&old, None);
-        assert!(error.contains("no engine here can give devices"), "{error}");
+        assert!(error.contains("no engine on this host can provide devices"), "{error}");
         let error = refused(&[installed("crio")], None);
-        assert!(error.contains("no engine here can give devices"), "{error}");
+        assert!(error.contains("no engine on this host can provide devices"), "{error}");
     }
 
     #[test]

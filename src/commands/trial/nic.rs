@@ -32,7 +32,7 @@ impl Trial<'_> {
         let onload = self.inventory.onload.as_ref();
         let installation = onload
             .and_then(|onload| onload.installation.as_ref())
-            .context("looking for Onload's library: there is none")?;
+            .context("looking for Onload's library: not found")?;
         let files = image::shell_files(self.host, installation.library_dir.join(LIBRARY))?;
         let neighbour = path.neighbour.to_string();
         let program = [image::SHELL, "-c", SCRIPT, "bash", &neighbour].map(str::to_owned);
@@ -60,7 +60,7 @@ impl Trial<'_> {
                 continue;
             }
             let Some(verdict) = verdict else {
-                bail!("looking at the container: status does not know it; run: onload-ctk status");
+                bail!("reading the container: it is not in the status; run: onload-ctk status");
             };
             if is_good {
                 let sent = self.sent_since(before, &path.ports)?;
@@ -161,16 +161,18 @@ impl TrafficPath {
         if sent == 0 {
             return TrialOutcome::Fails(
                 format!(
-                    "{reason}; but {counting} counted no packet sent, with datagrams to {neighbour}"
+                    "{reason}; but {counting} counted no sent packet while datagrams went to \
+                     {neighbour}"
                 ),
                 Some(
-                    "look at where they go: onload_stackdump netstat, ip -statistics link"
+                    "check which interface sends them: onload_stackdump netstat, ip -statistics \
+                     link"
                         .to_owned(),
                 ),
             );
         }
         TrialOutcome::Works(format!(
-            "{reason}; meanwhile {counting} counted {sent} packets sent, with datagrams to {neighbour}"
+            "{reason}; {counting} counted {sent} sent packets while datagrams went to {neighbour}"
         ))
     }
 }
@@ -209,9 +211,7 @@ fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec
 fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
     let Some(master) = find_master(network, port) else {
         return TrialOutcome::NotTried(
-            format!(
-                "{port} has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
-            ),
+            format!("{port} and the interfaces on it have no IPv4 address, so it cannot send"),
             format!("run: ip address add ADDRESS/24 dev {}", quote_for_shell(port)),
         );
     };
@@ -219,16 +219,18 @@ fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
     if is_one_of(master, &["bond", "team"]) {
         return TrialOutcome::NotTried(
             format!(
-                "{port} is a member of {name}, which has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
+                "{port} is a member of {name}, which and the interfaces on it have no IPv4 \
+                 address, so it cannot send"
             ),
             format!("give {name}, or a VLAN on it, an IPv4 address"),
         );
     }
     TrialOutcome::NotTried(
         format!(
-            "{port} is a part of {name}, for which Onload sends nothing, and no interface on {port} has an IPv4 address"
+            "{port} is a part of {name}, which Onload does not support, and no interface on {port} \
+             has an IPv4 address"
         ),
-        format!("try another interface, or take {port} out of {name} and give it an IPv4 address"),
+        format!("try another interface, or remove {port} from {name} and give it an IPv4 address"),
     )
 }
 
@@ -240,7 +242,9 @@ fn other_route_outcome(
 ) -> TrialOutcome {
     let Some(route_index) = route_index else {
         return TrialOutcome::NotTried(
-            format!("the kernel has no route to {neighbour}, beside an address of {carrier}"),
+            format!(
+                "the kernel has no route to {neighbour}, which is next to an address of {carrier}"
+            ),
             format!(
                 "run: ip link set dev {} up; ip route get {neighbour}",
                 quote_for_shell(carrier)
@@ -252,7 +256,8 @@ fn other_route_outcome(
     let route_name = route_link.map_or("another interface", |link| link.name.as_str());
     TrialOutcome::NotTried(
         format!(
-            "the kernel sends to {neighbour}, beside an address of {carrier}, by {route_name}, so that nothing is sent by {carrier}"
+            "the kernel sends to {neighbour}, which is next to an address of {carrier}, by \
+             {route_name} instead of {carrier}"
         ),
         format!("give {carrier} an address of a network that {route_name} is not in"),
     )
@@ -299,7 +304,7 @@ mod tests {
         let of_status = "start it again now that ens1 is there";
         let of_trial = "try it again now that ens1 is there";
         assert_eq!(adapt_remedy(of_status), of_trial);
-        let other = "look for them: onload_stackdump, ss --tcp";
+        let other = "check: onload_stackdump, ss --tcp";
         assert_eq!(adapt_remedy(other), other);
     }
 
@@ -335,10 +340,7 @@ mod tests {
     #[test]
     fn a_port_without_an_address_is_not_tried() {
         let (why, remedy) = not_tried(by_number(PORTS, 2));
-        assert_eq!(
-            why,
-            "ens1 has no IPv4 address, nor has an interface on it, so that nothing is sent by it"
-        );
+        assert_eq!(why, "ens1 and the interfaces on it have no IPv4 address, so it cannot send");
         assert_eq!(remedy, "run: ip address add ADDRESS/24 dev ens1");
         let of_ipv6 = format!("{PORTS}address 2 2001:db8::5/64\n");
         let (again, _) = not_tried(by_number(&of_ipv6, 2));
@@ -413,10 +415,14 @@ mod tests {
         let (why, _) = not_tried(by_number(&two, 3));
         assert_eq!(
             why,
-            "the kernel sends to 192.0.2.1, beside an address of ens1, by ens2, so that nothing is sent by ens1"
+            "the kernel sends to 192.0.2.1, which is next to an address of ens1, by ens2 instead \
+             of ens1"
         );
         let (why, _) = not_tried(way(&two, &|_| None));
-        assert_eq!(why, "the kernel has no route to 192.0.2.1, beside an address of ens1");
+        assert_eq!(
+            why,
+            "the kernel has no route to 192.0.2.1, which is next to an address of ens1"
+        );
     }
 
     #[test]
@@ -425,10 +431,7 @@ mod tests {
         let TrialOutcome::Works(text) = way.judge("a stack", 5) else {
             panic!("it works");
         };
-        assert_eq!(
-            text,
-            "a stack; meanwhile ens1 counted 5 packets sent, with datagrams to 192.0.2.1"
-        );
+        assert_eq!(text, "a stack; ens1 counted 5 sent packets while datagrams went to 192.0.2.1");
         let TrialOutcome::Fails(reason, Some(_)) = way.judge("a stack", 0) else {
             panic!("it does not work");
         };

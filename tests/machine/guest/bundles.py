@@ -172,7 +172,7 @@ def by_device(shelf, engine, name):
 
 
 def by_annotation(shelf, engine, door, name):
-    """The devices, their node's CPU and its memory, or what the bundle says in place of it."""
+    """The devices, their node's CPU and its memory, or what the bundle says instead of it."""
     what = f"{engine.name} {door}"
     with shelf.start(engine, door, name) as kept:
         if not has_devices(shelf, what, name, kept):
@@ -220,9 +220,9 @@ def refused(shelf, engine, door, name, words, why, **options):
 
 # Annotations that the operator does not allow, bundles that there are not, and CPUs that the host has not.
 REFUSALS = [
-    ("far", 'annotation "onload.dev/bundle" asks for class bundle, which the operator does not allow', "a class that is not allowed", {"allow": ["vfio"]}),
-    ("none-such", "bundle none-such not found", "a bundle that is not there", {}),
-    ("beyond", "bundle beyond wants the CPUs 0-7, and the control group", "a list with CPUs that are not there", {}),
+    ("far", 'annotation "onload.dev/bundle" requests class bundle, which the operator does not allow', "a class that is not allowed", {"allow": ["vfio"]}),
+    ("none-such", "bundle none-such not found", "a bundle that does not exist", {}),
+    ("beyond", "bundle beyond requests the CPUs 0-7, but the container's control group", "a list with CPUs that do not exist", {}),
 ]
 
 
@@ -261,7 +261,7 @@ def of_nobody(shelf, engine, door):
     with shelf.start(engine, door, "pooled") as kept:
         said = engines.said_by_hook(kept.started)
         check(f"bundle: {engine.name} {door}: a pool is refused where the engine does not say whose container it is",
-              kept.started.status != 0 and "the container's id is not known here" in said, f"{kept.started}\n{said}")
+              kept.started.status != 0 and "the container's id is unknown" in said, f"{kept.started}\n{said}")
 
 
 def tried(guest):

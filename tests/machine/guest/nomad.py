@@ -144,7 +144,7 @@ def others(bench, given):
     with Task("copy", given) as copy:
         check("a copied ticket is refused while its task runs", copy.is_refused("is in use by container"), copy.started)
     with Kept(DOCKER, "elsewhere", "debian13", ["sleep", "1000"], engines.Request("cdi", [f"vfio={bench.vfio}"])) as other:
-        check("docker does not get the function of a task", other.started.status != 0 and "is held by container" in str(other.started), other.started)
+        check("docker does not get the function of a task", other.started.status != 0 and "is in use by container" in str(other.started), other.started)
 
 
 def restarts(bench, task, given):
@@ -208,9 +208,9 @@ def held_elsewhere(bench, plugin):
     with Kept(DOCKER, "elsewhere", "debian13", ["sleep", "1000"], engines.Request("cdi", [f"vfio={bench.vfio}"])) as other:
         check("a container of docker starts", other.started.status == 0, other.started)
         told = plugin.wait(lambda groups: not device(f"vfio-{bench.vfio}-0", groups)[0])
-        check("what docker holds is unhealthy, with its holder", told and "is held by container" in device(f"vfio-{bench.vfio}-0", plugin.groups)[1], plugin.groups)
+        check("what docker holds is unhealthy, with its holder", told and "is in use by container" in device(f"vfio-{bench.vfio}-0", plugin.groups)[1], plugin.groups)
         said = refusal(plugin, *ids(bench, plugin)[0])
-        check("and Reserve names the container", "is held by container" in said, said)
+        check("and Reserve names the container", "is in use by container" in said, said)
     check("it is healthy once docker's container is gone", plugin.wait(lambda groups: device(f"vfio-{bench.vfio}-0", groups)[0]), plugin.groups)
 
 

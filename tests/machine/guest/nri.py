@@ -133,7 +133,7 @@ def gets_everything(bench, client):
 
 
 def preload_is_merged(client):
-    # The loader ignores a library that is not there, with a line.
+    # The loader ignores a library that does not exist, with a line.
     with pod(client, "merged", {"onload.dev/nic": "all"}, environment={"LD_PRELOAD": "/opt/own.so", "EF_POLL_USEC": "7"}) as container:
         environment = first_environment(client, container)
         check("the container's own LD_PRELOAD is kept behind ours", environment.get("LD_PRELOAD") == "libonload.so:/opt/own.so", environment)
@@ -158,7 +158,7 @@ def refuses(client, rdma):
             ("a capability", {"onload.dev/rdma": rdma, "onload.dev/ipc-lock": "true"}, "cannot add a capability"),
             ("an unknown device", {"onload.dev/nic": "none-such"}, "none-such"),
             ("an unknown class", {"onload.dev/gpu": "all"}, "gpu"),
-            ("a path in place of a name", {"onload.dev/nic.app": "../../dev"}, "cannot be the name")]:
+            ("a path instead of a name", {"onload.dev/nic.app": "../../dev"}, "cannot be the name")]:
         said = refusal(client, annotations)
         check(f"{what} is refused in the pod's events, by the annotation's name", why in said and 'onload-nri: annotation "onload.dev/' in said, f"{said}\n{journal()}")
 

@@ -122,7 +122,7 @@ def judged(bench, host, expected, ways):
 
 @contextlib.contextmanager
 def libraries_of(image):
-    """The host has an image's libraries of RDMA in place of its own: they lie over them, and the others below."""
+    """The host has an image's libraries of RDMA instead of its own: they lie over them, and the others below."""
     work = Path("/run/rdma-host")
     over = work / "libraries"
     over.mkdir(parents=True)

@@ -163,7 +163,7 @@ def without_stack():
     """Programs that have the library and an accelerated interface, and go on by the kernel; and why, where that can be known."""
     causes = [("no known cause", [], "why is not known"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
               ("an interface that Onload has not", ["-e", "EF_INTERFACE_WHITELIST=lo"], "EF_INTERFACE_WHITELIST=lo leaves no"),
-              ("an interface that is not there", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
+              ("an interface that does not exist", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
     for what, options, words in causes:
         with container(DOCKER, "seen", [*NIC, *options], BY_KERNEL, image="localhost/redis:1"):
             run("sh", "-c", "until ss -Hltn 'sport = :16379' | grep -q .; do sleep 0.2; done", timeout=30)
@@ -191,7 +191,7 @@ def asks():
     with container(DOCKER, "seen", ["--runtime=runc", "-e", "ONLOAD_CTK_REQUEST=hugepages=2Mi"], STAYS):
         verdict("a request that the runtime does not read", "seen", "nothing-given", "its runtime is runc", real=True)
     with container(PODMAN, "seen", ["--device=onload.dev/hugepages=2Mi"], STAYS):
-        seen = verdict("huge pages by --device", "seen", "ready", "it has what it was given", real=True)
+        seen = verdict("huge pages by --device", "seen", "ready", "it has its devices", real=True)
         wanted = [{"device": "hugepages=2Mi", "by": "configuration"}]
         check("status: what it was given is listed", seen.found and seen.found["devices"] == wanted, seen)
 

@@ -115,7 +115,7 @@ def document(cells, others, whole, old, architecture):
     A run that was not `whole`, of all parts and guests of its architecture, leaves what it did not try as it stood.
     """
     lines = ["# What the guests showed", "",
-             "`tests/machine/run` writes this page; do not edit it by hand. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
+             "`tests/machine/run` writes this page; do not edit it manually. It shows what a booted Debian 13 guest did (kernel 6.12, cgroup v2,",
              "emulated CPU and igb, stand-ins for Onload's modules and libraries, soft-RoCE), and with `--full` a Debian 12 guest with cgroup v1",
              "(kernel 6.1). With `--architecture arm64` it is a Debian 13 guest with aarch64, an SMMUv3 and UEFI, whose engines are named `debian13-arm64-…` here.",
              "A value in parentheses is the expected one, where the guest showed another. `(FAILED)` stands behind what failed, and `(stand-ins)`",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Stand-in for the module onload: two nodes, /proc/driver/onload, a module version. A process that opens /dev/onload a second time has
    a stack, as one of the real module has two such descriptors and one without a stack keeps one. Its third, which is an inode without a
-   name (onload:[tcp:0:3]), is not there. */
+   name (onload:[tcp:0:3]), does not exist. */
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/pid.h>

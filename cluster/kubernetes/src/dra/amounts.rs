@@ -111,7 +111,8 @@ fn send_remaining(remaining: BTreeSet<ResourceName>, none: &watch::Sender<BTreeS
     if !remaining.is_subset(&none.borrow()) {
         let names: Vec<&str> = remaining.iter().map(ResourceName::as_str).collect();
         let resources = names.join(", ");
-        tracing::info!(%resources, "the Node still counts what DRA serves now; telling kubelet that there is none");
+        tracing::info!(%resources, "the Node still reports resources that DRA serves now; \
+            reporting none to kubelet");
     }
     send(none, remaining);
 }

@@ -86,7 +86,8 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     if is_refused(error) {
         tracing::info!(%reason, "the DeviceClasses of the cluster cannot be listed; trying again");
     } else {
-        tracing::warn!(error = %reason, "what DeviceClasses there are is not known; trying again");
+        tracing::warn!(error = %reason, "could not determine what DeviceClasses there are; trying \
+            again");
     }
 }
 

@@ -82,7 +82,7 @@ impl DraDriver {
                     if is_new && waits.is_some() {
                         tracing::info!(%reason, "waiting for kubelet");
                     } else if is_new {
-                        tracing::error!(%reason, "claims are not served; trying again");
+                        tracing::error!(%reason, "serving claims failed; trying again");
                     }
                     tokio::select! {
                         () = sleep(CHECK) => {}

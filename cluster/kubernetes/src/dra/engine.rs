@@ -152,7 +152,7 @@ impl Engine {
                     let is_logged =
                         api_error.is_some_and(|error| error.no_access_reason().is_some());
                     if last_message.is_new(&text) && !is_logged {
-                        tracing::warn!(error = %text, "a class waits before an interface offers it; trying again");
+                        tracing::warn!(error = %text, "a class is not offered yet; trying again");
                     }
                     let server = api_error.and_then(ApiError::retry_after);
                     Some(backoff.next().max(server.unwrap_or_default()))

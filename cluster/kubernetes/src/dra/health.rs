@@ -67,7 +67,7 @@ fn slot_count(device: &HostDevice, snapshot: &KubernetesSnapshot) -> u32 {
 /// Returns the health of a device. Use by containers of claims does not make it unhealthy.
 fn device_health(device: &HostDevice, age: Duration) -> (HealthStatus, String) {
     if age > STALE {
-        let message = format!("the host was looked at {} s ago", age.as_secs());
+        let message = format!("the host was read {} s ago", age.as_secs());
         return (HealthStatus::Unknown, message);
     }
     match device.health_excluding(|lease| lease.claim.is_some()) {
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(of_claim.devices[0].health, i32::from(HealthStatus::Healthy));
         let of_other = listed(vec![held(None)]);
         assert_eq!(of_other.devices[0].health, i32::from(HealthStatus::Unhealthy));
-        assert!(of_other.devices[0].message.contains("it is held by container web"));
+        assert!(of_other.devices[0].message.contains("in use by container web"));
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
     fn an_old_look_at_the_host_says_nothing() {
         let (status, message) = device_health(&offer(Class::Nic, "ens1"), Duration::from_secs(301));
         assert_eq!(status, HealthStatus::Unknown);
-        assert_eq!(message, "the host was looked at 301 s ago");
+        assert_eq!(message, "the host was read 301 s ago");
     }
 
     #[test]

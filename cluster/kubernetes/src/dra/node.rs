@@ -39,7 +39,7 @@ pub fn find(
     }
     let node_api = match node {
         Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
-        None => Err(anyhow!("the name of this node is not known")),
+        None => Err(anyhow!("the node name is unknown")),
     };
     match node_api {
         Ok(node_api) => Ok(Some(node_api)),
@@ -142,10 +142,7 @@ mod tests {
     fn a_class_that_is_to_be_offered_by_dra_alone_needs_a_node_and_an_api_server() {
         for offer in [r#""dra""#, r#"{"vfio": "dra"}"#] {
             let line = started(offer, None).unwrap_err();
-            assert!(
-                line.ends_with("the name of this node is not known; give --node-name"),
-                "{line}"
-            );
+            assert!(line.ends_with("the node name is unknown; set --node-name"), "{line}");
             let line = started(offer, Some("n1")).unwrap_err();
             assert!(line.contains("reading /nonexistent/kubeconfig"), "{line}");
         }

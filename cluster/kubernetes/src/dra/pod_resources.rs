@@ -28,7 +28,7 @@ pub(super) async fn pods_by_class(
     socket: &Path,
     snapshot: &KubernetesSnapshot,
 ) -> Result<BTreeMap<Class, String>> {
-    let context = || format!("asking kubelet at {} which pods have devices", socket.display());
+    let context = || format!("reading the devices of pods from kubelet at {}", socket.display());
     let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display()))?
         .connect_timeout(TIMEOUT)
         .timeout(TIMEOUT);

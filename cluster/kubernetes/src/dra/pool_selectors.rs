@@ -45,9 +45,9 @@ impl PoolSelectors {
         for pool in pools {
             let name = attribute_name(pool);
             let reason = match owners.get(&name) {
-                Some(other) => format!("its attribute {name} is that of pool {other} too"),
+                Some(other) => format!("its attribute {name} is also that of pool {other}"),
                 None if owners.len() == room => {
-                    format!("{MAX_ENTRIES} attributes of a device leave room for {room} pools")
+                    format!("{MAX_ENTRIES} attributes per device allow only {room} pools")
                 }
                 None => {
                     selectors.attributes.insert(pool.clone(), name.clone());

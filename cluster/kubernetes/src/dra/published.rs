@@ -44,7 +44,8 @@ impl PublishedClasses {
         for class in Class::ALL.into_iter().filter(|class| self.contains(*class)) {
             let record = self.path(class);
             let reason = format!(
-                "this node has published it by DRA, and the API server cannot be asked whether its ResourceSlices remain: {remedy}, then remove {} and start the daemon again",
+                "this node has offered it by DRA, but the API server is not reachable to check for \
+                 its ResourceSlices: {remedy}, then remove {} and start the daemon again",
                 record.display()
             );
             tracing::warn!(%class, %reason, "class waits");

@@ -54,7 +54,7 @@ impl Registration for Registrar {
             tracing::error!(
                 driver = DRIVER,
                 reason = %status.error,
-                "kubelet does not take the driver; it tries again"
+                "kubelet rejected the driver; kubelet tries again"
             );
         }
         self.metrics.set_dra_registered(status.plugin_registered);

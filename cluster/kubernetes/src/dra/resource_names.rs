@@ -103,7 +103,7 @@ pub(super) fn log_missing(
                 format!("no DeviceClass has the extendedResourceName {}", texts.join(", "));
             let selectors = PoolSelectors::new(class, &snapshot.devices);
             let apply = device_class_manifest(class, &resources, &selectors).to_string();
-            let message = "pods that ask for a resource by its name find none";
+            let message = "pods that request a resource by name stay pending";
             tracing::warn!(%class, %reason, apply, message);
         }
         missing.insert(class, names);

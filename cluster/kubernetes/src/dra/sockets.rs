@@ -54,7 +54,8 @@ pub(super) fn missing_registry_reason(kubelet: &Path) -> Option<String> {
     let registry = kubelet.join(REGISTRY);
     (!registry.is_dir()).then(|| {
         format!(
-            "registering with kubelet: {} is not there; start kubelet, or name its --root-dir by --kubelet-dir, and in a pod mount it there too",
+            "registering with kubelet: {} does not exist; start kubelet, or set --kubelet-dir to \
+             its --root-dir and mount that in the pod",
             registry.display()
         )
     })
@@ -114,7 +115,7 @@ async fn lock(dir: &Path) -> Result<OwnedFd> {
             Err(error) => return Err(error).with_context(making),
         }
     }
-    bail!("another onload-kubernetes has {} locked; stop it", dir.display())
+    bail!("another onload-kubernetes uses {}; stop it", dir.display())
 }
 
 /// Removes our sockets without a listener. Returns whether there were any.
@@ -136,7 +137,8 @@ async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> b
                 tracing::info!(path = %path.display(), "removed the socket of a killed instance");
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a socket of a killed instance stays");
+                tracing::warn!(path = %path.display(), %error, "could not remove the socket of a \
+                    killed instance");
             }
         }
     }
@@ -255,7 +257,7 @@ mod tests {
         let line = DriverSockets::bind(dir.path()).await.unwrap_err().to_string();
         assert!(
             line.ends_with(
-                "onload.dev@reg.sock: a file that is no socket has this name; move it away"
+                "onload.dev@reg.sock: a file that is not a socket has this name; move it away"
             ),
             "{line}"
         );

@@ -62,7 +62,8 @@ pub fn install(
     let mount_flags = tree.mount_flags(&site.directory.join(VERSION))?;
     if mount_flags.contains(StatVfsMountFlags::NOEXEC) {
         bail!(
-            "installing the hook: {} is on a file system that is mounted noexec, so no runtime could execute it; name another directory with --hook-dir",
+            "installing the hook: {} is on a file system that is mounted noexec; use another \
+             directory with --hook-dir",
             tree.outside_path(site.directory).display()
         );
     }
@@ -74,7 +75,8 @@ pub fn install(
     }
     if is_read_only {
         bail!(
-            "installing the hook: {} is on a file system that is mounted read-only; name a directory that is not with --hook-dir",
+            "installing the hook: {} is on a file system that is mounted read-only; use another \
+             directory with --hook-dir",
             tree.outside_path(site.directory).display()
         );
     }
@@ -95,7 +97,8 @@ fn decide(
     let hook = site.directory.join(VERSION).join(HOOK_NAME);
     let plan = plan::install(&state, input).with_context(|| {
         format!(
-            "installing the hook: {} is another file than this version's hook, and containers may have been given it; remove it when none is left, or replace it with --force",
+            "installing the hook: {} differs from this version's hook, and containers may use it; \
+             remove it after they have ended, or replace it with --force",
             tree.outside_path(&hook).display()
         )
     })?;
@@ -109,7 +112,8 @@ pub fn uninstall(site: &InstallSite<'_>) -> Result<InstallReport> {
     tree.read_content(site.directory)?;
     let Some(lock) = spec_writer::try_lock(site.host, WRITER_LOCK)? else {
         bail!(
-            "removing what was installed: the daemon of this node still runs and would write specifications anew; delete its DaemonSet first"
+            "removing what was installed: the daemon of this node is still running and would write \
+             the specifications again; delete its DaemonSet first"
         );
     };
     let package_writes = is_package_writer(site.host)?;
@@ -160,7 +164,8 @@ pub fn refuse_user_namespace() -> Result<()> {
     let map = fs::read_to_string(UID_MAP).context(format!("reading {UID_MAP}"))?;
     if !is_initial_user_namespace(&map) {
         bail!(
-            "installing the hook: this is not root of the host but of a user namespace, so no runtime would trust its files; remove hostUsers from the pod, or set it to true"
+            "installing the hook: this runs as root of a user namespace, whose files no runtime \
+             trusts; remove hostUsers from the pod, or set it to true"
         );
     }
     Ok(())

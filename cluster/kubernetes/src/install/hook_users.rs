@@ -33,12 +33,12 @@ impl HookUsers {
     pub(super) fn describe(&self, version: &str) -> Option<String> {
         let Some(files) = self.named.get(version) else {
             let unread = self.unread.first()?;
-            return Some(format!("it cannot be told whether a container names it: {unread}"));
+            return Some(format!("could not determine whether a container uses it: {unread}"));
         };
         let first = files.first()?.display();
         Some(match files.len() - 1 {
             0 => format!("{first} names it"),
-            more => format!("{first} and {more} more name it"),
+            more => format!("{first} and {more} more use it"),
         })
     }
 
@@ -280,8 +280,9 @@ mod tests {
         tree.file("run/onload-ctk/@leases/vfio=a#0", "{\"version\":9}");
         let users = find_on(&tree, &["0.1.0"]).describe("0.1.0").unwrap();
         assert!(
-            users
-                .starts_with("it cannot be told whether a container names it: the lease of vfio:a"),
+            users.starts_with(
+                "could not determine whether a container uses it: the lease of vfio:a"
+            ),
             "{users}"
         );
     }

@@ -131,7 +131,9 @@ fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallP
         }
         Some(current) if !record.has_config(current) => {
             if new.sets_something {
-                let line = format!("left {CONFIG_PATH}: it is the host's own, and rules");
+                let line = format!(
+                    "left {CONFIG_PATH}: it is the host's configuration, which takes precedence"
+                );
                 plan.report.kept.push(line);
             }
             plan.after.config = Vec::new();
@@ -164,7 +166,7 @@ fn remove_hook(state: &InstalledState, version: &str, plan: &mut InstallPlan) {
 }
 
 pub(super) fn foreign_message(path: &Path) -> String {
-    format!("left {}: somebody else wrote or changed it", path.display())
+    format!("left {}: another program or user wrote or changed it", path.display())
 }
 
 pub(super) fn uninstall(state: &InstalledState) -> InstallPlan {
@@ -340,7 +342,7 @@ mod tests {
         found.content.hooks.insert("0.0.1".to_owned(), hook("unknown"));
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, []);
-        let line = "left 0.1.0/onload-hook: somebody else wrote or changed it";
+        let line = "left 0.1.0/onload-hook: another program or user wrote or changed it";
         assert_eq!(plan.report.kept, [line]);
         assert_eq!(removed(&uninstall(&found)), ["0.2.0"]);
     }
@@ -387,7 +389,7 @@ mod tests {
         let plan = install(&with_config(None, &[]), &nothing).unwrap();
         assert_eq!((plan.steps, plan.after.config), (vec![], Vec::<String>::new()));
         let plan = install(&with_config(Some("two"), &["two"]), &nothing).unwrap();
-        assert_eq!(plan.steps, [InstallStep::PutConfig], "in place of ours that set something");
+        assert_eq!(plan.steps, [InstallStep::PutConfig], "instead of ours that set something");
     }
 
     #[test]
@@ -405,7 +407,8 @@ mod tests {
         for on_record in [&[][..], &["one"]] {
             let plan = install(&with_config(Some("theirs"), on_record), &wanting("one")).unwrap();
             assert_eq!(plan.steps, []);
-            let line = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
+            let line = "left /etc/onload-ctk/config.toml: it is the host's configuration, which \
+                takes precedence";
             assert_eq!(plan.report.kept, [line]);
             assert_eq!(plan.after.config, [""; 0]);
             assert_eq!(uninstall(&with_config(Some("theirs"), on_record)).report.kept, [""; 0]);

@@ -55,7 +55,8 @@ impl InstallRecord {
         }
         let damaged = |error| {
             anyhow!(
-                "it is no record of what was installed ({error}); remove it, and files that are there count as somebody else's"
+                "it is not a record of the installation ({error}); remove it, and existing files \
+                 are treated as files of others"
             )
         };
         let InstallRecordVersion { version } = serde_json::from_slice(bytes).map_err(damaged)?;
@@ -67,7 +68,8 @@ impl InstallRecord {
         let record: InstallRecord = serde_json::from_slice(bytes).map_err(damaged)?;
         if let Some(version) = record.hooks.keys().find(|version| !is_version(version)) {
             bail!(
-                "it names the version {version:?}, which is none; remove it, and files that are there count as somebody else's"
+                "it has the invalid version {version:?}; remove it, and existing files are treated \
+                 as files of others"
             );
         }
         Ok(record)

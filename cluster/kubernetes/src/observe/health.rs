@@ -49,9 +49,8 @@ impl DaemonState {
         let (last_survey, was_read) = metrics.last_survey();
         let age = last_survey.elapsed();
         let stuck =
-            (age >= STUCK).then(|| format!("the host was last looked at {} s ago", age.as_secs()));
-        let unread =
-            (!was_read).then(|| "the host cannot be looked at; the log says why".to_owned());
+            (age >= STUCK).then(|| format!("the host was last read {} s ago", age.as_secs()));
+        let unread = (!was_read).then(|| "the host cannot be read; the log says why".to_owned());
         let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) =
             { host.plan.resources.values().partition(|resource| resource.has_class(plugin)) };
         let mut missing: Vec<&str> = by_plugin
@@ -63,8 +62,8 @@ impl DaemonState {
         if !by_dra.is_empty() && !metrics.is_dra_registered() {
             missing.push("the DRA driver");
         }
-        let unregistered =
-            (!missing.is_empty()).then(|| format!("kubelet has not taken {}", missing.join(", ")));
+        let unregistered = (!missing.is_empty())
+            .then(|| format!("kubelet has not accepted {}", missing.join(", ")));
         DaemonState { not_ready: stuck.clone().or(unread).or(unregistered), stuck }
     }
 }
@@ -103,7 +102,7 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
             Err(error) => {
                 let text = format!("{error:#}");
                 if last_message.is_new(&text) {
-                    tracing::error!(error = %text, "health is not served; trying again");
+                    tracing::error!(error = %text, "serving health failed; trying again");
                 }
             }
         }
@@ -113,9 +112,10 @@ pub async fn serve(path: PathBuf, daemon: Daemon) {
 
 pub fn query(path: &Path) -> Result<DaemonState> {
     let shown = path.display();
-    let text = read(path).with_context(|| format!("asking the daemon at {shown}"))?;
+    let text =
+        read(path).with_context(|| format!("reading the health of the daemon at {shown}"))?;
     serde_json::from_slice(&text)
-        .with_context(|| format!("the answer of the daemon at {shown} is not understood"))
+        .with_context(|| format!("the answer of the daemon at {shown} cannot be parsed"))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -176,7 +176,7 @@ mod tests {
         let state = || DaemonState::new(&metrics, &host, &BTreeSet::from([Class::Nic]));
         assert_eq!(
             state().not_ready.unwrap(),
-            "kubelet has not taken onload.dev/nic, the DRA driver"
+            "kubelet has not accepted onload.dev/nic, the DRA driver"
         );
         metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), true);
         assert_eq!(state().not_ready.unwrap(), "kubelet has not taken the DRA driver");
@@ -189,12 +189,12 @@ mod tests {
         let metrics = DaemonMetrics::default();
         let host = host(&["nic", "vfio"]);
         let unread = by_plugin(&metrics, &host).not_ready.unwrap();
-        assert_eq!(unread, "the host cannot be looked at; the log says why");
+        assert_eq!(unread, "the host cannot be read; the log says why");
         metrics.record_survey(true);
         metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), true);
         let missing = by_plugin(&metrics, &host);
         assert_eq!(missing.stuck, None, "it works, and is not killed");
-        assert_eq!(missing.not_ready.unwrap(), "kubelet has not taken onload.dev/vfio");
+        assert_eq!(missing.not_ready.unwrap(), "kubelet has not accepted onload.dev/vfio");
         metrics.set_registered(&ResourceName::onload_dev("vfio").unwrap(), true);
         assert_eq!(by_plugin(&metrics, &host), DaemonState::default());
         metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), false);
@@ -224,7 +224,7 @@ mod tests {
         metrics.record_survey(true);
         metrics.backdate(STUCK);
         let state = by_plugin(&metrics, &host(&[]));
-        assert!(state.stuck.unwrap().starts_with("the host was last looked at 30"));
+        assert!(state.stuck.unwrap().starts_with("the host was last read 30"));
         assert!(state.not_ready.is_some());
     }
 
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(refusal(), format!("asking the daemon at {}", path.display()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
-        assert!(refusal().ends_with(" is not understood"));
+        assert!(refusal().ends_with(" cannot be parsed"));
         other.join().unwrap();
     }
 }

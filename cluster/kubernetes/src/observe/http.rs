@@ -46,7 +46,7 @@ pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
     while let Err(error) = serve_at(&listen, &daemon).await {
         let text = format!("{error:#}");
         if last_message.is_new(&text) {
-            tracing::error!(error = %text, "metrics are not served; trying again");
+            tracing::error!(error = %text, "serving metrics failed; trying again");
         }
         sleep(RETRY_INTERVAL).await;
     }
@@ -57,9 +57,8 @@ async fn serve_at(
     daemon: &Daemon,
 ) -> Result<()> {
     // Puts the remedy after the cause.
-    let failed = |error: io::Error| {
-        anyhow!("listening at {listen} for /metrics ({error}); set another {setting}")
-    };
+    let failed =
+        |error: io::Error| anyhow!("listening at {listen} for /metrics: {error}; change {setting}");
     match listen {
         ListenAddress::Nowhere => {}
         ListenAddress::Tcp(address) => {

@@ -64,16 +64,17 @@ impl Default for DaemonMetrics {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
         let seconds = Family::new_with_constructor(histogram);
         DaemonMetrics {
-            devices: add(counted, "devices", "Devices and slots that kubelet is told of"),
+            devices: add(counted, "devices", "Devices and slots that are reported to kubelet"),
             allocated: add(
                 counted,
                 "allocated_since_start",
-                "Different devices and slots that Allocate has given since this program started, returned or not: kubelet does not say when a container ends",
+                "Distinct devices and slots that Allocate has granted since this program started, \
+                 returned or not: kubelet does not report the end of a container",
             ),
-            registered: add(counted, "registered", "Whether kubelet has taken the resource"),
+            registered: add(counted, "registered", "Whether kubelet has accepted the resource"),
             requests: add(counted, "requests", "Requests of kubelet"),
             seconds: {
-                let (name, help) = ("request_duration", "Time that a request took");
+                let (name, help) = ("request_duration", "Duration of a request");
                 counted.register_with_unit(name, help, Unit::Seconds, seconds.clone());
                 seconds
             },
@@ -81,11 +82,11 @@ impl Default for DaemonMetrics {
             dra_registered: add(
                 counted,
                 "dra_registered",
-                "Whether kubelet has taken the DRA driver",
+                "Whether kubelet has registered the DRA driver",
             ),
-            surveys: add(counted, "surveys", "Looks at the host"),
+            surveys: add(counted, "surveys", "Reads of the host"),
             api_requests: add(counted, "api_requests", "Requests to the API server"),
-            slices: add(counted, "slices", "ResourceSlices of this node that the API server has"),
+            slices: add(counted, "slices", "ResourceSlices of this node on the API server"),
             published: add(counted, "published_devices", "Devices in ResourceSlices, by class"),
             allocated_ids: Mutex::default(),
             last_survey: Mutex::new((Instant::now(), false)),

@@ -104,7 +104,9 @@ impl WatchedDirectory {
         let events = open_inotify(path);
         if let Err(error) = &events {
             let path = path.display();
-            tracing::warn!(%path, %error, "kubelet's directory is looked at every second: the kernel does not tell of its changes; raise the sysctls fs.inotify.max_user_instances and fs.inotify.max_user_watches");
+            tracing::warn!(%path, %error, "kubelet's directory is read every second, because the \
+                kernel cannot report its changes; raise the sysctls fs.inotify.max_user_instances \
+                and fs.inotify.max_user_watches");
         }
         Ok(Some(WatchedDirectory { events: events.ok(), directory }))
     }

@@ -95,9 +95,9 @@ pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Ar
                 };
                 let is_new = last_message.is_new(&reason);
                 if is_new && is_deaf {
-                    tracing::info!(resource = %name, %reason, "not offered; trying again");
+                    tracing::info!(resource = %name, %reason, "offering it failed; trying again");
                 } else if is_new {
-                    tracing::error!(resource = %name, %reason, "not offered; trying again");
+                    tracing::error!(resource = %name, %reason, "offering it failed; trying again");
                 }
                 backoff.next()
             }
@@ -196,7 +196,7 @@ impl PluginServer {
             }
             let open = *self.streams.borrow_and_update();
             if open == Some(0) && now.socket.is_some() {
-                return Some("kubelet no longer reads its devices");
+                return Some("kubelet closed the list of devices");
             }
             tokio::select! {
                 changed = kubelet.changed() => if changed.is_err() { return None },

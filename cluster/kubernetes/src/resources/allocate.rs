@@ -25,9 +25,7 @@ impl SpecAuthor {
             SpecAuthor::Operator => {
                 "\"systemctl restart onload-cdi.service\" or \"onload-ctk cdi generate\" on the node writes it"
             }
-            SpecAuthor::Daemon => {
-                "onload-kubernetes on the node writes it, and says in its log why it has not"
-            }
+            SpecAuthor::Daemon => "see the log of onload-kubernetes on the node, which writes it",
         };
         format!("no CDI specification has {name}; {remedy}")
     }
@@ -63,10 +61,10 @@ pub fn allocate(
     let mut used = BTreeSet::new();
     let responses = containers.iter().map(|ids| {
         if ids.is_empty() {
-            return Err(Status::invalid_argument("no device is asked for"));
+            return Err(Status::invalid_argument("no device is requested"));
         }
         if let Some(twice) = ids.iter().find(|id| !used.insert(id.as_str())) {
-            let text = format!("device {} is asked for twice", Quoted(twice));
+            let text = format!("device {} is requested twice", Quoted(twice));
             return Err(Status::invalid_argument(text));
         }
         allocate_container(resource, ids, context)
@@ -230,24 +228,24 @@ mod tests {
     #[test]
     fn an_unhealthy_device_is_refused_with_its_reason() {
         let mut device = exclusive("0000:81:10.0", Some("0000:81:10.0"));
-        device.health = Health::Unhealthy("it is held by container 3f2a".to_owned());
+        device.health = Health::Unhealthy("in use by container 3f2a".to_owned());
         let vfio = resource("vfio", vec![device]);
         assert_eq!(
             refusal(&vfio, &[ids(&["0000:81:10.0"])]),
-            "device \"0000:81:10.0\" is not healthy: it is held by container 3f2a"
+            "device \"0000:81:10.0\" is not healthy: in use by container 3f2a"
         );
     }
 
     #[test]
     fn the_slots_that_others_have_are_the_last_and_refused() {
         let mut device = shared("ens1", 4);
-        device.remaining = Some((1, "it is held by container web".to_owned()));
+        device.remaining = Some((1, "in use by container web".to_owned()));
         let nics = resource("nic", vec![device, shared("ens2", 4)]);
         assert_eq!(nics.count(), (5, 3));
         assert!(given(&nics, &[ids(&["ens1-0", "ens2-3"])]).is_ok());
         assert_eq!(
             refusal(&nics, &[ids(&["ens1-1"])]),
-            "device \"ens1-1\" is not healthy: it is held by container web"
+            "device \"ens1-1\" is not healthy: in use by container web"
         );
     }
 
@@ -270,7 +268,8 @@ mod tests {
         };
         assert_eq!(
             refusal_of("gone-0"),
-            "no CDI specification has onload.dev/nic=gone; onload-kubernetes on the node writes it, and says in its log why it has not"
+            "no CDI specification has onload.dev/nic=gone; see the log of onload-kubernetes on the \
+             node, which writes it"
         );
         assert!(refusal_of("ens2-0").ends_with("renumbered; see the log of onload-kubernetes on the node, which writes the specifications"));
     }
@@ -278,7 +277,7 @@ mod tests {
     #[test]
     fn one_id_twice_is_refused_in_one_container_and_in_two() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
-        let message = "device \"ens1-0\" is asked for twice";
+        let message = "device \"ens1-0\" is requested twice";
         assert_eq!(refusal(&nics, &[ids(&["ens1-0", "ens1-0"])]), message);
         assert_eq!(refusal(&nics, &[ids(&["ens1-0"]), ids(&["ens1-0"])]), message);
     }
@@ -286,7 +285,7 @@ mod tests {
     #[test]
     fn a_container_that_asks_for_nothing_is_refused() {
         let nics = resource("nic", vec![shared("ens1", 2)]);
-        assert_eq!(refusal(&nics, &[ids(&[])]), "no device is asked for");
+        assert_eq!(refusal(&nics, &[ids(&[])]), "no device is requested");
         assert_eq!(given(&nics, &[]).unwrap(), []);
     }
 }

@@ -44,7 +44,8 @@ pub(super) fn find_conflicts<'n>(
         let conflict = folded_names.iter().find_map(|(what, folded_name)| {
             let other = owners.get(folded_name).filter(|other| **other != name)?;
             Some(format!(
-                "{name} is not offered: its {what} {folded_name} is that of {other} too; rename one of them in [kubernetes.resources]"
+                "{name} is not offered: its {what} {folded_name} is also that of {other}; rename \
+                 one of them in [kubernetes.resources]"
             ))
         });
         match conflict {

@@ -96,7 +96,7 @@ fn draft_resources<'c>(
                 format!("{name} is the resource of a class")
             }
             Ok(name) if drafts.iter().any(|draft| draft.name == name) => {
-                format!("[kubernetes.resources] has another {name}")
+                format!("[kubernetes.resources] has {name} too")
             }
             Ok(name) => {
                 let source = ResourceSource::Pool(pool);
@@ -105,7 +105,8 @@ fn draft_resources<'c>(
             }
         };
         left_out.insert(format!(
-            "pool {pool} is no resource: {problem}; give it another name in [kubernetes.resources], as \"onload.dev/x\" = {{ pool = {pool:?} }}"
+            "pool {pool} is not a resource: {problem}; choose another name in \
+             [kubernetes.resources], as \"onload.dev/x\" = {{ pool = {pool:?} }}"
         ));
     }
     for class in settings.classes.as_slice() {
@@ -138,7 +139,8 @@ fn overlap_reason(
     let is_named = draft.name.as_str() != format!("onload.dev/{}", device.class);
     is_named.then(|| {
         format!(
-            "{} {} is not in {}: containers have it one at a time or are counted, and {other} has it",
+            "{} {} is not in {}: the number of its containers is limited, and {other} already \
+             contains it",
             device.class, device.name, draft.name
         )
     })
@@ -208,7 +210,8 @@ fn build_resource(
         let number = u32::try_from(devices.len()).unwrap_or(u32::MAX);
         let max = (MAX_IDS / number.max(1)).max(1);
         left_out.insert(format!(
-            "{name} would have {all} slots, and kubelet takes {MAX_IDS}: each of its {number} devices has at most {max}"
+            "{name} would have {all} slots, but kubelet allows {MAX_IDS}: each of its {number} \
+             devices has at most {max}"
         ));
         for slots in devices.iter_mut().filter_map(|device| device.slots.as_mut()) {
             *slots = max.min(*slots);
@@ -218,7 +221,8 @@ fn build_resource(
     let (ids, without) = assign_ids(&devices);
     for device in without.into_iter().filter_map(|index| devices.get(index)) {
         left_out.insert(format!(
-            "{} {} is not in {name}: its id is that of another device; name one of the two in a pool of its own",
+            "{} {} is not in {name}: it has the id of another device; put one of them into a \
+             separate pool",
             device.class, device.name
         ));
     }

@@ -42,15 +42,15 @@ pub fn choose_preferred(
         .filter(|id| resource.ids.contains_key(*id))
         .collect();
     if let Some(id) = must.iter().find(|id| !available.contains(*id)) {
-        bail!("device {} has to be included and is not among the free ones", Quoted(id));
+        bail!("device {} must be included but is not free", Quoted(id));
     }
     let count_text = || format_count(size, "device is", "devices are");
     if must.len() > size {
-        bail!("{} asked for, and {} have to be among them", count_text(), must.len());
+        bail!("{} requested, but {} must be among them", count_text(), must.len());
     }
     if available.len() < size {
         bail!(
-            "{} asked for, and {} of those that are free are known",
+            "{} requested, but only {} of the free ones are known",
             count_text(),
             available.len()
         );
@@ -358,10 +358,7 @@ mod tests {
         let ids = ids(&nics);
         let (free, must) = ids.split_at(1);
         let error = choose_preferred(&nics, &asked(free, must, 3)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "device \"ens1-1\" has to be included and is not among the free ones"
-        );
+        assert_eq!(error.to_string(), "device \"ens1-1\" must be included but is not free");
         let error = choose_preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
         assert_eq!(error.to_string(), "1 device is asked for, and 2 have to be among them");
         for none in [0, -1] {

@@ -358,7 +358,8 @@ async fn a_device_that_others_hold_is_refused_with_the_holder_and_not_to_its_own
     let line = driver.prepare(claim("c", UID)).await.unwrap_err();
     assert_eq!(
         line,
-        "request \"r\": vfio:0000:81:10.0: it is held by container web (being made) since 1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
+        "request \"r\": vfio:0000:81:10.0: in use by container web (being made) since \
+         1970-01-01T00:00:00Z; \"onload-ctk lease list\" shows all"
     );
     assert_eq!(node.files_of_claims(), [""; 0]);
     // The pod of another claim has it.
@@ -482,7 +483,7 @@ async fn a_404_that_is_not_the_servers_word_on_a_claim_sweeps_nothing() {
     drop(daemon);
     node.api.answer_once(Odd::PageNotFound);
     let mut daemon = node.daemon();
-    daemon.logged(&["whether a claim is still there is not known", UID]);
+    daemon.logged(&["could not determine whether a claim is still there", UID]);
     assert_eq!(node.of_claims(), [of_claim(UID)]);
 }
 
@@ -503,7 +504,7 @@ async fn what_killed_instances_left_is_swept_at_the_next_start() {
     drop(UnixListener::bind(node.kubelet.registry().join("dra.net.sock")).unwrap());
     let mut daemon = node.daemon();
     daemon.logged(&["removed the socket of a killed instance", "onload.dev@reg.sock"]);
-    daemon.logged(&["removed the specification of a claim that is gone", "u-gone"]);
+    daemon.logged(&["removed the specification of a deleted claim", "u-gone"]);
     assert_eq!(node.of_claims(), [of_claim(UID)]);
     daemon.logged(&["serving claims"]);
     // kubelet waits for up to two minutes before it tries the old name again.
@@ -647,8 +648,10 @@ async fn what_has_the_name_of_a_socket_stays_and_the_driver_waits() {
     let place = node.kubelet.registry().join("onload.dev@reg.sock");
     fs::write(&place, "x").unwrap();
     let mut daemon = node.daemon();
-    daemon
-        .logged(&["claims are not served", "a file that is no socket has this name; move it away"]);
+    daemon.logged(&[
+        "claims are not served",
+        "a file that is not a socket has this name; move it away",
+    ]);
     assert_eq!(fs::read_to_string(&place).unwrap(), "x");
     fs::remove_file(&place).unwrap();
     node.kubelet.driver().await;
@@ -659,7 +662,7 @@ async fn a_driver_that_starts_before_kubelet_waits_for_its_directory() {
     let node = Node::new().await;
     fs::remove_dir(node.kubelet.registry()).unwrap();
     let mut daemon = node.daemon();
-    daemon.logged(&["waiting for kubelet", "plugins_registry is not there"]);
+    daemon.logged(&["waiting for kubelet", "plugins_registry does not exist"]);
     fs::create_dir(node.kubelet.registry()).unwrap();
     node.kubelet.driver().await;
 }

@@ -217,7 +217,7 @@ async fn without_the_rights_claims_are_prepared_and_the_server_is_left_alone() {
     driver.prepare(claim("d", OTHER_UID)).await.unwrap();
     node.claim("e", "u-e", "n1/nic", "ens9", json!([]));
     driver.prepare(claim("e", "u-e")).await.unwrap_err();
-    daemon.logged(&["an Event is not written"]);
+    daemon.logged(&["writing an Event failed"]);
     driver.prepare(claim("e", "u-e")).await.unwrap_err();
     assert_eq!(driver.unprepare(claim("d", OTHER_UID)).await, "");
     // Each of the two claims once, and the Event.
@@ -302,7 +302,7 @@ async fn a_refused_claim_has_an_event_with_the_holder_and_a_number() {
     let event = &written[0].body;
     assert_eq!((&event["reason"], &event["action"]), (&json!("PrepareRefused"), &json!("Prepare")));
     assert_eq!(event["note"], *line);
-    assert!(line.contains("it is held by container web"), "{line}");
+    assert!(line.contains("in use by container web"), "{line}");
     assert_eq!(event["reportingController"], "onload.dev");
     assert_eq!(event["reportingInstance"], "onload.dev-n1");
     let regarding = &event["regarding"];

@@ -372,7 +372,8 @@ fn the_host_s_own_configuration_rules_over_the_cluster_s() {
     node.file(CONFIG, "[cdi]\npreload = \"off\"\n");
     node.config(SETS);
     let report = node.install();
-    let kept = "left /etc/onload-ctk/config.toml: it is the host's own, and rules";
+    let kept = "left /etc/onload-ctk/config.toml: it is the host's configuration, which takes \
+        precedence";
     assert_eq!(report.kept, line(kept));
     assert!(fs::read_to_string(node.path(CONFIG)).unwrap().contains("preload"));
     // So does one that was ours until the operator changed it, and a link.
@@ -595,8 +596,9 @@ fn an_uninstall_leaves_what_somebody_else_changed() {
     fs::write(node.installed(), "theirs").unwrap();
     node.file("opt/onload-ctk/notes", "theirs");
     let report = node.uninstall();
-    let changed =
-        format!("left /opt/onload-ctk/{VERSION}/onload-hook: somebody else wrote or changed it");
+    let changed = format!(
+        "left /opt/onload-ctk/{VERSION}/onload-hook: another program or user wrote or changed it"
+    );
     assert_eq!((report.kept, report.in_use), (line(&changed), vec![]));
     assert_eq!(fs::read_to_string(node.installed()).unwrap(), "theirs");
     assert!(node.path("opt/onload-ctk/notes").exists());

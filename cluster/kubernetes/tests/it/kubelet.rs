@@ -93,8 +93,8 @@ async fn what_kubelet_should_not_ask_for_is_refused_with_words_of_discovery() {
             &["ens1-0"],
             "onload.dev/vfio: unknown device \"ens1-0\"; the resource has 0000:65:00.3, 0000:65:00.6",
         ),
-        (&["0000:65:00.3", "0000:65:00.3"], "is asked for twice"),
-        (&[], "no device is asked for"),
+        (&["0000:65:00.3", "0000:65:00.3"], "is requested twice"),
+        (&[], "no device is requested"),
         (&["../../etc"], "unknown device"),
     ] {
         let error = vfio.allocate(ids).await.unwrap_err();
@@ -200,7 +200,7 @@ async fn a_kubelet_that_was_away_and_listens_late_has_all_resources_within_secon
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     // It comes and goes as it is updated, and nothing is wrong.
-    let line = daemon.logged(&["not offered; trying again", "dialling kubelet"]);
+    let line = daemon.logged(&["offering it failed; trying again", "dialling kubelet"]);
     assert_eq!(line["level"], "INFO", "{line}");
     let reason = line["reason"].as_str().unwrap();
     assert_eq!(reason.matches("os error").count(), 1, "{reason}");
@@ -243,7 +243,7 @@ async fn a_socket_that_is_removed_and_a_stream_that_ends_are_noticed() {
     daemon.logged(&["registering again", "its socket was removed"]);
     kubelet.registered_again(VFIO, 2).await;
     kubelet.forget(VFIO);
-    daemon.logged(&["registering again", "kubelet no longer reads its devices"]);
+    daemon.logged(&["registering again", "kubelet closed the list of devices"]);
     kubelet.registered_again(VFIO, 3).await;
 }
 
@@ -372,7 +372,7 @@ async fn a_name_that_something_else_has_is_left_and_the_other_resources_are_offe
     fs::write(&taken, "precious").unwrap();
     let mut daemon = Daemon::start(&host);
     kubelet.registered(NIC).await;
-    let line = daemon.logged(&["not offered; trying again", "a file that is no socket"]);
+    let line = daemon.logged(&["offering it failed; trying again", "a file that is not a socket"]);
     assert_eq!(line["resource"], VFIO);
     assert_eq!(fs::read_to_string(&taken).unwrap(), "precious");
     fs::remove_file(&taken).unwrap();
@@ -563,7 +563,7 @@ async fn an_address_that_is_in_use_stops_no_device() {
     });
     kubelet.registered(VFIO).await;
     let setting = "set another --listen or ONLOAD_KUBERNETES_LISTEN";
-    daemon.logged(&["metrics are not served; trying again", &address, setting]);
+    daemon.logged(&["serving metrics failed; trying again", &address, setting]);
     // The probes ask elsewhere.
     daemon.logged(&["answering health checks"]);
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
@@ -613,7 +613,7 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["serving /metrics"]);
     daemon.logged(&["answering health checks"]);
-    let waiting = "kubelet has not taken onload.dev/vfio\n".to_owned();
+    let waiting = "kubelet has not accepted onload.dev/vfio\n".to_owned();
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     assert_eq!(daemon.health(&["--ready"]), (Some(1), waiting.clone()));
     let (head, body) = get(&daemon.http, "/readyz");
@@ -662,7 +662,7 @@ async fn a_daemon_without_descriptors_goes_on_when_it_has_some_again() {
     kubelet.registered(VFIO).await;
     limit_descriptors(&daemon, 1);
     let socket = std::os::unix::net::UnixStream::connect(socket_of(&host, VFIO)).unwrap();
-    daemon.logged(&["taking a connection failed; trying on"]);
+    daemon.logged(&["accepting a connection failed; trying again"]);
     limit_descriptors(&daemon, 1024);
     drop(socket);
     assert!(daemon.is_running());

@@ -456,7 +456,7 @@ async fn the_probes_tell_a_daemon_that_works_from_one_that_offers_what_the_node_
     assert_eq!(printed(&answer), "ok\n");
     let answer = running.probe(&ready);
     assert_eq!(answer.status.code(), Some(1), "{answer:?}");
-    assert!(printed(&answer).starts_with("kubelet has not taken onload.dev/"), "{answer:?}");
+    assert!(printed(&answer).starts_with("kubelet has not accepted onload.dev/"), "{answer:?}");
     let _kubelet = MockKubelet::start(&node.at(PLUGINS));
     until(|| running.probe(&ready).status.success());
 }
@@ -477,7 +477,7 @@ async fn without_a_directory_of_its_own_the_daemon_cannot_be_asked() {
     }
     let node = Node::new();
     let running = Made::for_node(&node, "daemon").without("health").start();
-    running.says("health is not served; trying again");
+    running.says("serving health failed; trying again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -707,7 +707,7 @@ async fn without_kubelet_s_directories_the_dra_driver_does_not_register() {
         return;
     }
     for (volume, words) in [
-        ("plugins-registry", "/var/lib/kubelet/plugins_registry is not there"),
+        ("plugins-registry", "/var/lib/kubelet/plugins_registry does not exist"),
         ("plugin", "making the directory /var/lib/kubelet/plugins/onload.dev"),
     ] {
         let node = Node::new();

@@ -164,7 +164,7 @@ fn unmatched_ignored(
 
 /// Builds the specifications of another configuration in memory.
 fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result<Registry> {
-    let writing = "writing what tasks get by the paths of the plugin's configuration";
+    let writing = "applying the paths of the plugin's configuration";
     let installed = InstalledFiles::read(host, config).context(writing)?;
     let specs = generate(inventory, &[], config, installed).context(writing)?;
     let sources = specs.into_values().map(|spec| SpecSource {

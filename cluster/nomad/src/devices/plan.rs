@@ -122,7 +122,8 @@ fn with_numbers(mut group: NomadGroup) -> NomadGroup {
 fn left_out_message(r#type: DeviceType, device: &HostDevice, why: &str) -> String {
     let name = published_key(device);
     format!(
-        "{type} {name} is not published: {why}, which Nomad cannot carry; let the docker driver run all tasks with the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
+        "{type} {name} is not published: {why}, which Nomad does not support; run all tasks with \
+         the runtime \"onload\", and set runtime = \"onload\" in the plugin's configuration"
     )
 }
 
@@ -216,8 +217,8 @@ impl<'p> GroupPlanner<'p> {
             return None;
         }
         match (device.class, device.sharing) {
-            (Class::Hugepages, _) => Some("a task gets a file system of its own"),
-            (_, Sharing::Exclusive) => Some("one task has it at a time, and a lease says which"),
+            (Class::Hugepages, _) => Some("a task gets its own file system"),
+            (_, Sharing::Exclusive) => Some("only one task may have it at a time, by a lease"),
             _ => None,
         }
     }

@@ -30,7 +30,7 @@ impl UnsupportedEdit {
         match self {
             UnsupportedEdit::Memlock => "memlock",
             UnsupportedEdit::Lease => "lease",
-            UnsupportedEdit::FileSystem => "a file system of its own",
+            UnsupportedEdit::FileSystem => "its own file system",
             UnsupportedEdit::Other => "a hook, an interface or a group",
         }
     }

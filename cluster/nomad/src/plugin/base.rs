@@ -61,7 +61,8 @@ fn parse_settings(request: &SetConfigRequest) -> Result<PluginSettings, Status> 
     let version = &request.plugin_api_version;
     if !version.is_empty() && version != API_VERSION {
         let message = format!(
-            "this plugin speaks {API_VERSION} of the device plugins' protocol, not {version}"
+            "this plugin supports version {API_VERSION} of the device plugin protocol, not \
+             {version}"
         );
         return Err(Status::invalid_argument(message));
     }

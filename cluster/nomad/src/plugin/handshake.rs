@@ -35,25 +35,29 @@ impl Handshake {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         if !is_started_by_nomad(variable) {
             bail!(
-                "this is a plugin of Nomad, which starts it; put it into the agent's plugin_dir, and write `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
+                "this is a plugin that Nomad starts; put it into the agent's plugin_dir, and add \
+                 `plugin \"onload-nomad-device\" {{}}` in the agent's configuration"
             );
         }
         if let Some(versions) = variable(VERSIONS) {
             let versions = versions.to_string_lossy();
             if !versions.split(',').any(|version| version == VERSION) {
                 bail!(
-                    "Nomad speaks version {versions} of its plugins' protocol, and this is a plugin of version {VERSION}; use a release of onload-ctk and one of Nomad that fit each other"
+                    "Nomad uses version {versions} of its plugin protocol, but this plugin has \
+                     version {VERSION}; use matching releases of onload-ctk and Nomad"
                 );
             }
         }
         if variable(CLIENT_CERT).is_some() {
             bail!(
-                "the host wants an encrypted connection ({CLIENT_CERT}), which Nomad does not use and this plugin does not have; turn AutoMTLS off in the host"
+                "the caller requires an encrypted connection ({CLIENT_CERT}), which this plugin \
+                 does not support; disable AutoMTLS in the caller"
             );
         }
         if variable(SOCKET_GROUP).is_some() {
             bail!(
-                "the host wants the socket for a group ({SOCKET_GROUP}), which Nomad does not use and this plugin does not have; run the host as the user of the plugin"
+                "the caller requires a socket for a group ({SOCKET_GROUP}), which this plugin does \
+                 not support; run the caller as the user of the plugin"
             );
         }
         let temporary = || variable("TMPDIR").unwrap_or_else(|| OsString::from("/tmp"));

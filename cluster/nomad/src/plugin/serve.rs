@@ -51,11 +51,11 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
         .add_service(GrpcStdioServer::new(Stdio))
         .add_service(GrpcBrokerServer::new(Broker));
     print_line(&handshake.to_line(&socket_dir.path()))
-        .context("telling the host where the plugin listens")?;
+        .context("writing the plugin's address to the caller")?;
     tokio::select! {
         served = router.serve_with_incoming(UnixListenerStream::new(listener)) => served.context("serving the plugin")?,
         _ = terminate.recv() => {}
-        () = agent.wait_abandoned(configured) => tracing::info!("the agent has ended without this plugin, which ends too"),
+        () = agent.wait_abandoned(configured) => tracing::info!("the agent has exited; exiting"),
         _ = stopped.recv() => sleep(SHUTDOWN_GRACE).await,
     }
     Ok(())

@@ -115,7 +115,7 @@ fn parse_dir(name: &str, text: &str) -> Result<DirSetting> {
         return Err(setting_error(
             name,
             Quoted(text),
-            "write an absolute path without \"..\", or \"\" to give tasks nothing of it",
+            "write an absolute path without \"..\", or \"\" to omit it",
         ));
     }
     // Removes trailing slashes and empty components.
@@ -129,7 +129,7 @@ fn parse_runtime_switch(name: &str, text: &str) -> Result<bool> {
         other => Err(setting_error(
             name,
             Quoted(other),
-            "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
+            "write \"onload\" if the docker driver runs all tasks with that runtime, or remove it",
         )),
     }
 }

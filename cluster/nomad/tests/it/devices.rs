@@ -343,18 +343,19 @@ async fn a_device_that_is_gone_is_refused_by_name() {
     for (id, error_text) in [
         (
             "onload-enp101s0f0np0-1",
-            "reserving onload-enp101s0f0np0-1: this host has no such device any more; let Nomad place the task again",
+            "reserving onload-enp101s0f0np0-1: this host no longer has this device; let Nomad \
+             place the task again",
         ),
         (
             "eth0-0",
-            "reserving eth0-0: it is no device of this plugin; let Nomad place the task again",
+            "reserving eth0-0: it is not a device of this plugin; let Nomad place the task again",
         ),
     ] {
         let status = agent.reserve(&["onload-enp101s0f0np0-0", id]).await.unwrap_err();
         assert_eq!(status.message(), error_text);
     }
     let vfio = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
-    assert!(vfio.message().contains("one task has it at a time, and a lease says which"), "{vfio}");
+    assert!(vfio.message().contains("only one task may have it at a time, by a lease"), "{vfio}");
     assert_eq!(agent.logged(&["reserving eth0-0"])["@level"], "error");
 }
 

@@ -118,7 +118,13 @@ fn an_error_reaches_nomad_in_our_words() {
         "{refused}"
     );
     let gone = reserve(&mut agent, "onload-ens1-0").unwrap_err();
-    assert!(gone.ends_with("desc = reserving onload-ens1-0: this host has no such device any more; let Nomad place the task again"), "{gone}");
+    assert!(
+        gone.ends_with(
+            "desc = reserving onload-ens1-0: this host no longer has this device; let Nomad place \
+             the task again"
+        ),
+        "{gone}"
+    );
     assert!(fingerprint(&mut agent).device_group.is_empty());
 }
 
@@ -142,7 +148,7 @@ fn its_log_keeps_level_and_words_in_the_agents() {
             .to_owned()
     };
     assert_eq!(level("hugepages 2Mi is not published"), "info");
-    assert_eq!(level("reserving a \"b\": it is no device of this plugin"), "error");
+    assert_eq!(level("reserving a \"b\": it is not a device of this plugin"), "error");
 }
 
 #[test]

@@ -299,7 +299,8 @@ async fn settings_that_mean_nothing_are_refused_with_their_name() {
         ),
         (
             json!({"host_zf_lib_path": "lib"}),
-            "setting host_zf_lib_path of the plugin is \"lib\"; write an absolute path without \"..\", or \"\" to give tasks nothing of it",
+            "setting host_zf_lib_path of the plugin is \"lib\"; write an absolute path without \
+             \"..\", or \"\" to omit it",
         ),
     ] {
         let status = agent.set(&settings).await.unwrap_err();

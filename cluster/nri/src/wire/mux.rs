@@ -60,7 +60,8 @@ impl<S: Read + Write> Mux<S> {
         let length = usize::try_from(u32::from_be_bytes([e, f, g, h])).unwrap_or(usize::MAX);
         if length > MAX_RECEIVED {
             bail!(
-                "the runtime sent a frame of {length} bytes, and the protocol allows {MAX_RECEIVED}; is something else behind the socket?"
+                "the runtime sent a frame of {length} bytes, but the protocol allows \
+                 {MAX_RECEIVED}; is this an NRI socket?"
             );
         }
         let mut remaining = length;

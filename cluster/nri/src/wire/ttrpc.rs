@@ -41,7 +41,7 @@ pub fn parse_message(bytes: &mut Vec<u8>) -> Result<Option<TtrpcMessage>> {
         bail!("{}", too_long_error(length));
     }
     if kind != REQUEST && kind != RESPONSE {
-        bail!("a ttrpc message of type {kind}, which a plugin does not have");
+        bail!("a ttrpc message of type {kind}, which a plugin does not support");
     }
     if bytes.len() < HEADER + length {
         return Ok(None);
@@ -53,7 +53,7 @@ pub fn parse_message(bytes: &mut Vec<u8>) -> Result<Option<TtrpcMessage>> {
 }
 
 fn too_long_error(length: usize) -> String {
-    format!("a ttrpc message of {length} bytes, and {MAX_MESSAGE} are allowed")
+    format!("a ttrpc message of {length} bytes; at most {MAX_MESSAGE} are allowed")
 }
 
 pub fn encode(message: &TtrpcMessage) -> Result<Vec<u8>> {

@@ -504,7 +504,7 @@ fn what_the_operator_does_not_allow_is_refused_with_the_line_that_would() {
     let tree = TestNode::bare(&["rdma"], "");
     let mut node = Node::new(&tree, "containerd", "v2.1.9");
     let refused = node.refusal(NIC, container("c1"));
-    assert!(refused.contains("annotation \"onload.dev/nic\" asks for class nic"), "{refused}");
+    assert!(refused.contains("annotation \"onload.dev/nic\" requests class nic"), "{refused}");
     assert!(
         refused.contains("allow = [\"nic\", \"rdma\"]")
             || refused.contains("allow = [\"rdma\", \"nic\"]"),

@@ -150,7 +150,7 @@ fn a_runtime_that_ends_and_comes_again_is_served_again() {
     let message = plugin.output();
     assert!(
         message.contains(
-            "<6>onload-nri: registered with containerd v2.2.0; devices go by their CDI names"
+            "<6>onload-nri: registered with containerd v2.2.0; devices are passed as CDI names"
         ),
         "{message}"
     );

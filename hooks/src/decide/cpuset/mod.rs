@@ -108,12 +108,12 @@ pub(crate) fn not_set_warning(placements: &[CpuPlacement], why: &str) -> Option<
 
 /// Why a container of a pod has none.
 pub(crate) const POD_REASON: &str =
-    "kubelet decides about the CPUs of pods, by its CPU manager and topology manager";
+    "kubelet's CPU manager and topology manager set the CPUs of pods";
 /// Why a rootless one has none.
-pub(crate) const ROOTLESS: &str = "an engine without root has no cpusets of the host";
+pub(crate) const ROOTLESS: &str = "a rootless engine cannot use the host's cpusets";
 /// Why one has none that is told what it gets by NRI.
 pub(crate) const NRI_REASON: &str =
-    "NRI is asked before the container has a control group; use the runtime onload";
+    "NRI is called before the container has a control group; use the runtime onload";
 
 /// Finds what one bundle means on this host.
 struct CpusetResolver<'a> {
@@ -155,7 +155,8 @@ impl<'a> CpusetResolver<'a> {
         let CpuPlacement { origin, bundle, .. } = self.placement;
         self.ancestors.as_ref().ok_or_else(|| {
             error!(
-                "{origin}: the kernel has no cpusets, which keep a container to CPUs and NUMA nodes; remove cpus and mems from [bundles.{bundle}]"
+                "{origin}: the kernel does not support cpusets; remove cpus and mems from \
+                 [bundles.{bundle}]"
             )
         })
     }
@@ -170,7 +171,8 @@ impl<'a> CpusetResolver<'a> {
         let online = self.list("devices/system/node/online")?;
         if online.len() != 1 {
             bail!(
-                "{origin}: the kernel names no NUMA node of the devices of bundle {bundle}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+                "{origin}: the kernel reports no NUMA node for the devices of bundle {bundle}; set \
+                 CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
             );
         }
         Ok(online)
@@ -191,7 +193,9 @@ impl<'a> CpusetResolver<'a> {
         if both.is_empty() {
             let CpuPlacement { origin, bundle, .. } = self.placement;
             bail!(
-                "{origin}: bundle {bundle} wants isolated CPUs, and no CPU of NUMA node {} is isolated ({} on this host); isolate some with isolcpus on the kernel's command line, or say cpus = \"numa\"",
+                "{origin}: bundle {bundle} requests isolated CPUs, but NUMA node {} has none ({} \
+                 on this host); isolate some with isolcpus on the kernel command line, or set cpus \
+                 = \"numa\"",
                 cpu_list::format_list(&self.numa_nodes()?),
                 format_list(&isolated)
             );
@@ -205,7 +209,8 @@ impl<'a> CpusetResolver<'a> {
         cpu_list::parse_kernel_list(&text.unwrap_or_default()).with_context(|| {
             let CpuPlacement { origin, bundle, .. } = self.placement;
             format!(
-                "{origin}: reading /sys/{path}; name CPUs and nodes as lists in [bundles.{bundle}], such as \"0-3\""
+                "{origin}: reading /sys/{path}; set CPUs and nodes as lists in [bundles.{bundle}], \
+                 such as \"0-3\""
             )
         })
     }
@@ -222,7 +227,8 @@ impl<'a> CpusetResolver<'a> {
         if both.is_empty() || is_list && both != *wanted {
             let CpuPlacement { origin, bundle, .. } = self.placement;
             bail!(
-                "{origin}: bundle {bundle} wants {what} {}, and the control group {} of the container has {}; widen that, or change [bundles.{bundle}]",
+                "{origin}: bundle {bundle} requests {what} {}, but the container's control group \
+                 {} has {}; extend that, or change [bundles.{bundle}]",
                 format_list(wanted),
                 Quoted(&above.path.to_string_lossy()),
                 format_list(has)
@@ -345,7 +351,10 @@ mod tests {
         assert_eq!(set(&chosen), (Some("4-5"), None));
         let refused = tree.refusal(place(&[1]), "/narrow/c0ffee");
         assert!(
-            refused.ends_with("bundle hft wants the CPUs 4-5, and the control group \"/narrow\" of the container has 0-1,6; widen that, or change [bundles.hft]"),
+            refused.ends_with(
+                "bundle hft requests the CPUs 4-5, but the container's control group \"/narrow\" \
+                 has 0-1,6; extend that, or change [bundles.hft]"
+            ),
             "{refused}"
         );
         let none = Cpus8::new(&[("devices/system/cpu/isolated", "\n")]);
@@ -372,7 +381,8 @@ mod tests {
         let tree = Cpus8::new(&[("devices/system/node/node1/cpulist", "4-5,7-6\n")]);
         let place = |cpus| placement(Some(cpus), None, &[1]);
         let refused = tree.refusal(place(Cpus::Numa), "/x/y");
-        let wanted = "reading /sys/devices/system/node/node1/cpulist; name CPUs and nodes as lists in [bundles.hft]";
+        let wanted = "reading /sys/devices/system/node/node1/cpulist; set CPUs and nodes as lists \
+            in [bundles.hft]";
         assert!(refused.contains(wanted), "{refused}");
         // A group whose own list is not understood leaves it to the one above.
         let tree = Cpus8::new(&[("fs/cgroup/odd/cpuset.cpus.effective", "0-\n")]);
@@ -420,7 +430,7 @@ mod tests {
         let place = || placement(Some(Cpus::Numa), None, &[]);
         let refused = Cpus8::new(&[]).refusal(place(), "/x/y");
         assert!(
-            refused.contains("the kernel names no NUMA node of the devices of bundle hft"),
+            refused.contains("the kernel reports no NUMA node for the devices of bundle hft"),
             "{refused}"
         );
         let one = Cpus8::new(&[("devices/system/node/online", "0\n")]);

@@ -202,7 +202,8 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
                 .is_none_or(|(_, arguments)| arguments.affects_devices())
     }) {
         bail!(
-            "restoring it: {runtime:?} does not call the hooks that check its devices and lease them to it; start the container again, or use runc for it"
+            "restoring it: {runtime:?} does not call the hooks that check and lease its devices; \
+             start the container again, or use runc"
         );
     }
     Ok(())

@@ -108,7 +108,7 @@ impl LoaderCheck<'_> {
             return Err(Unknown(format!("{path:?} is a static program, which preloads nothing")));
         };
         if interpreter.is_empty() {
-            return Err(Unknown(format!("{path:?} names no loader")));
+            return Err(Unknown(format!("{path:?} has no loader")));
         }
         if self.is_foreign(program) {
             return Err(CannotLoad(format!("{path:?} is for a different machine than {LIBRARY}")));
@@ -240,7 +240,9 @@ impl LoaderCheck<'_> {
         }
         let loader = loader.path.display();
         let reason = match own_copy {
-            Some(path) => format!("the image's loader {loader} takes {path:?} of the image first"),
+            Some(path) => {
+                format!("the image's loader {loader} finds the image's own {path:?} first")
+            }
             None => format!("the image's loader {loader} does not search for {target}"),
         };
         self.check_all_loaders(&reason)?;

@@ -194,7 +194,7 @@ impl PreloadEdits {
         if from_spec.is_none()
             && let Err(error) = context.host.check_preload_file()
         {
-            bail!("preloading by file: {}; the onload-ctk package brings it", ErrorChain(&error));
+            bail!("preloading by file: {}; install the package onload-ctk", ErrorChain(&error));
         }
         let mut mount = from_spec.unwrap_or_else(|| Mount {
             host_path: PRELOAD_FILE.to_owned(),
@@ -206,7 +206,8 @@ impl PreloadEdits {
         if name != LIBRARY || image_list.iter().any(|library| library != LIBRARY) {
             let (Some(id), Some(path)) = (context.id, merged_path) else {
                 bail!(
-                    "the image needs its own list at {LD_SO_PRELOAD}, and this entry point cannot merge it; set onload.dev/preload: env"
+                    "the image has its own list at {LD_SO_PRELOAD}, which this entry point cannot \
+                     merge; set onload.dev/preload: env"
                 );
             };
             mount.host_path = path;
@@ -285,7 +286,7 @@ pub(crate) fn check_library(
     let mut check = LibraryCheck { name: by_name, warnings: Vec::new(), reasons: Vec::new() };
     let Some(root) = context.root else {
         check.reasons.push(format!(
-            "whether the image can load {LIBRARY} is not known before the image is there"
+            "could not determine whether the image can load {LIBRARY} before the image is there"
         ));
         return Ok(check);
     };
@@ -309,11 +310,13 @@ pub(crate) fn check_library(
         LoadVerdict::ByName => {}
         LoadVerdict::ByPath(path) => check.name = Some(path),
         LoadVerdict::Unknown(reason) => {
-            check.warnings.push(format!("whether {LIBRARY} takes effect is unknown: {reason}"));
+            check
+                .warnings
+                .push(format!("could not determine whether {LIBRARY} takes effect: {reason}"));
         }
         LoadVerdict::CannotLoad(reason) => {
             let what = format!("{LIBRARY} is not preloaded");
-            let remedy = "use another image, ask for onload.dev/nic-plain";
+            let remedy = "use another image, request onload.dev/nic-plain";
             check.warnings.push(context.settings.refuse_or_warn(&what, &reason, remedy)?);
             check.name = None;
         }

@@ -51,7 +51,7 @@ impl MoveOps for InterfaceOps {
     const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
     const NOUN: &'static str = "interface";
-    const NEEDS: &'static str = "an interface needs an engine of the host's root";
+    const NEEDS: &'static str = "an interface needs a rootful engine on the host";
     type Saved = SavedInterface;
     type Observation = Link;
     type Preparation = InterfacePreparation;
@@ -59,7 +59,8 @@ impl MoveOps for InterfaceOps {
     fn check_movable(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
         if container_netns.is_same(host_netns) {
             bail!(
-                "interface {name} cannot move: the container has this host's own network, where it can use the interface as it is; leave out --network host, or the device"
+                "interface {name} cannot move: the container has this host's own network, where it \
+                 can use the interface as it is; omit --network host, or the device"
             );
         }
         Ok(())
@@ -122,7 +123,8 @@ impl MoveOps for InterfaceOps {
     ) -> Result<()> {
         match in_container::find_difference(container_netns, link, request)? {
             Some(difference) => bail!(
-                "{}: another container has it too, and it is set up otherwise: {difference}; ask for the same, or for another device",
+                "{}: another container has it too, and it is set up otherwise: {difference}; \
+                 request the same, or for another device",
                 request.device
             ),
             None => Ok(()),
@@ -131,7 +133,8 @@ impl MoveOps for InterfaceOps {
 
     fn stray_state(&self, _: &Link, request: &MoveRequest<'_>) -> Result<SavedInterface> {
         bail!(
-            "interface {} is in the container's network namespace already, and no lease says how it was before; who put it there has to take it out",
+            "interface {} is in the container's network namespace already, and no lease says how \
+             it was before; move it back manually",
             request.name
         )
     }

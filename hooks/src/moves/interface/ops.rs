@@ -47,10 +47,12 @@ impl InterfaceOps {
         let mut matching = links.into_iter().filter(|link| self.pci_function(link) == Some(pci));
         match (matching.next(), matching.next()) {
             (_, Some(_)) => bail!(
-                "interface {name}: PCI function {pci} has more than one interface, so that none could be told from the others when it comes back"
+                "interface {name}: PCI function {pci} has more than one interface, so a returning \
+                 one could not be identified"
             ),
             (None, None) if !is_whole => bail!(
-                "looking for interface {name} in a network namespace whose interfaces never stand still"
+                "looking for interface {name} in a network namespace whose interfaces keep \
+                 changing"
             ),
             (link, None) => Ok(link),
         }

@@ -105,10 +105,12 @@ pub(super) fn leave_one_channel(
         return Ok(());
     }
     let interface_dir = InterfaceDir::open(netns, link);
-    interface_dir.map_or(Err(Errno::NODEV), |dir| dir.with_ethtool(Ethtool::set_one_channel))
+    interface_dir
+        .map_or(Err(Errno::NODEV), |dir| dir.with_ethtool(Ethtool::set_one_channel))
         .with_context(|| {
             format!(
-                "leaving interface {} one channel, which Onload needs by AF_XDP without flow filters; see \"ethtool -l\", or take af-xdp out of its section [netdev]",
+                "setting interface {} to one channel, which Onload needs for AF_XDP without flow \
+                 filters; see \"ethtool -l\", or take af-xdp out of its section [netdev]",
                 saved.name
             )
         })
@@ -119,9 +121,9 @@ fn receives_by_several([receive, _, _, combined]: [u32; 4]) -> bool {
 }
 
 /// Names of settings in messages.
-const NAPI: &str = "what sysfs says of its queues (rps, xps, gro_flush_timeout)";
+const NAPI: &str = "its queues in sysfs (rps, xps, gro_flush_timeout)";
 const CHANNELS: &str = "its channels";
-const RSS_LABEL: &str = "how it spreads packets (RSS)";
+const RSS_LABEL: &str = "its RSS settings";
 const RULES: &str = "its ntuple rules";
 
 /// The origin of an interface on the host.
@@ -145,7 +147,7 @@ pub(super) fn restore(
         return Vec::new();
     };
     let Some(interface_dir) = InterfaceDir::open(netns, link) else {
-        return vec!["what its queues do".to_owned()];
+        return vec!["the settings of its queues".to_owned()];
     };
     let mut differences = Vec::new();
     // Channels come first: their number determines the size of the table and the queues.

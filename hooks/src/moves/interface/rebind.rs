@@ -60,7 +60,7 @@ impl RebindableFunction {
         let obstacle = || {
             let before = self.driver_override()?;
             if before.is_some_and(|before| self.driver().is_ok_and(|driver| driver != before)) {
-                return Ok(Some("its driver_override names another one".to_owned()));
+                return Ok(Some("its driver_override names another driver".to_owned()));
             }
             if onload::may_have_stack(interface) {
                 return Ok(Some("a stack of Onload may use it".to_owned()));
@@ -305,7 +305,7 @@ mod tests {
     fn a_function_is_not_given_to_another_driver() {
         let bus = Bus::new();
         bus.write("devices/0000:03:10.0/driver_override", "vfio-pci\n");
-        assert_eq!(bus.obstacle(&[]).unwrap(), "its driver_override names another one");
+        assert_eq!(bus.obstacle(&[]).unwrap(), "its driver_override names another driver");
         let refused = bus.function().bind("vfio-pci").unwrap_err().to_string();
         assert_eq!(refused, "the driver of 0000:03:10.0 does not bind to it");
     }

@@ -150,7 +150,7 @@ fn restore(
     let has_name = |link: &Link| link.has_name(saved.name.as_bytes());
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
     let hint = if differences.contains(&"its name") && links.iter().any(has_name) {
-        "; another interface has that name: give that one another, then run \"onload-ctk lease restore\""
+        "; another interface has that name: rename it, then run \"onload-ctk lease restore\""
     } else {
         ""
     };
@@ -218,7 +218,9 @@ fn run_while_up(
 fn not_restored_error(saved: &SavedInterface, differences: &str, hint: &str) -> RestoreError {
     let SavedInterface { name, pci, .. } = saved;
     RestoreError {
-        error: error!("restoring interface {name} ({pci}): {differences} is not as it was{hint}"),
+        error: error!(
+            "restoring interface {name} ({pci}): {differences} could not be restored{hint}"
+        ),
         differs: Some(differences.to_owned()),
     }
 }

@@ -49,7 +49,8 @@ pub(super) fn visit_uppers(
         };
         let uppers = list_uppers(base, lower, &namespace.netns).with_context(|| {
             format!(
-                "looking for what a container left in the network namespace that {} keeps; if that does not end, stop it, then run \"onload-ctk lease restore\"",
+                "looking for interfaces that a container left in the network namespace of {}; stop \
+                 it if it does not end, then run \"onload-ctk lease restore\"",
                 namespace.keeper
             )
         });
@@ -93,7 +94,8 @@ pub(super) fn delete_uppers(
             if number > 0 && Instant::now() >= deadline {
                 let (name, seconds) = (lower.display_name(), timeout.as_secs());
                 bail!(
-                    "interface {name}: what a container left on it was not all deleted within {seconds} seconds; run \"onload-ctk lease restore\""
+                    "interface {name}: some interfaces that a container left on it were not \
+                     deleted within {seconds} seconds; run \"onload-ctk lease restore\""
                 );
             }
             delete_batch(netns, batch)?;
@@ -116,7 +118,7 @@ fn delete_batch(netns: &Netns, batch: &[Link]) -> Result<()> {
     }
     for upper in batch {
         let deleted = delete(netns, upper.index);
-        deleted.with_context(|| move_context(&upper.name, "away, which stood on another"))?;
+        deleted.with_context(|| move_context(&upper.name, "away, which was on another"))?;
     }
     Ok(())
 }
@@ -228,7 +230,8 @@ mod tests {
         let link = links.find(|link| link.name == b"d0").unwrap();
         let delete = |timeout| delete_uppers(&netns, &link, SearchDepth::Root, timeout);
         let late = delete(Duration::ZERO).unwrap_err().to_string();
-        let wanted = "interface d0: what a container left on it was not all deleted within 0 seconds; run \"onload-ctk lease restore\"";
+        let wanted = "interface d0: some interfaces that a container left on it were not deleted \
+            within 0 seconds; run \"onload-ctk lease restore\"";
         assert_eq!((late.as_str(), left()), (wanted, 2));
         delete(LONG).unwrap();
         assert_eq!(left(), 0);

@@ -45,15 +45,14 @@ pub(in crate::moves) fn check(
     };
     let mut uses = read_network_state(netns)?.describe_uses(&NetworkLink::from(link), extra_uses);
     let verbs = function.and_then(|function| find_opener(netns, &verbs_nodes(function)));
-    uses.extend(
-        verbs
-            .map(|opener| format!("{opener}, and may have its packets by that; stop that process")),
-    );
+    uses.extend(verbs.map(|opener| {
+        format!("{opener}, through which it may receive its packets; stop that process")
+    }));
     let mut visit = |namespace: &FoundNetns, uppers: &[Link]| {
         uses.extend(uppers.iter().map(|upper| {
             let kind = describe_kind(&String::from_utf8_lossy(&upper.kind));
             let keeper = &namespace.keeper;
-            format!("a {kind} in a network namespace that {keeper} keeps is on it; stop that first")
+            format!("a {kind} in a network namespace of {keeper} is on it; stop that first")
         }));
         Ok(())
     };
@@ -63,7 +62,8 @@ pub(in crate::moves) fn check(
     }
     Ok(unseen.map(|unseen| {
         format!(
-            "interface {name} is given though something in a network namespace of another user namespace may stand on it: {unseen:#}"
+            "interface {name} is provided although another user namespace may have an interface on \
+             it: {unseen:#}"
         )
     }))
 }

@@ -43,7 +43,8 @@ pub(super) fn set_up_vf(
     set.with_context(|| format!("interface {name}"))?;
     match vf.given.mac {
         Some(mac) if !apply_address(host_netns, saved, &mac)? => bail!(
-            "interface {name}: its driver does not take the hardware address {} that its physical function gives it; leave mac out of [netdev.NAME.vf]",
+            "interface {name}: its driver rejects the hardware address {} of its physical \
+             function; remove mac of [netdev.NAME.vf]",
             format_hwaddr(&mac)
         ),
         _ => Ok(()),

@@ -28,7 +28,7 @@ impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;
     const WORD: &'static str = "rdma";
     const NOUN: &'static str = "device";
-    const NEEDS: &'static str = "it needs an engine of the host's root, or RDMA's mode shared";
+    const NEEDS: &'static str = "it needs a rootful engine on the host, or RDMA's mode shared";
     type Saved = SavedRdma;
     type Observation = NetnsRdmaDevice;
     type Preparation = ();
@@ -40,7 +40,8 @@ impl MoveOps for RdmaOps {
             .with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
-                "rdma {name} need not move: network namespaces share RDMA devices now; run `systemctl start onload-cdi.service`, then start a new container"
+                "rdma {name} does not move: network namespaces share RDMA devices now; run \
+                 `systemctl start onload-cdi.service`, then start a new container"
             );
         }
         Ok(())
@@ -164,9 +165,8 @@ impl MoveOps for RdmaOps {
             let temporary_name = transit_name();
             name = rename(&temporary_name).map_or(name, |()| temporary_name);
         }
-        let failed = Err(source).with_context(|| {
-            format!("giving rdma {saved_name} ({pci}) its name back, which is called {name:?} now")
-        });
+        let failed = Err(source)
+            .with_context(|| format!("renaming rdma {name:?} ({pci}) back to {saved_name}"));
         Ok(failed?)
     }
 }

@@ -35,7 +35,8 @@ impl VfAccess {
     pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
         if let Some(other) = find_other_in_group(&self.resolve_path(PCI_FUNCTIONS), pci) {
             bail!(
-                "{pci} shares its IOMMU group with {other}, which would come with it and is not set up; leave the table vf of its pool out, or {OWN_GROUPS}"
+                "{pci} shares its IOMMU group with {other}, which would be passed with it without \
+                 these settings; remove the table vf of its pool, or {OWN_GROUPS}"
             );
         }
         Ok(())

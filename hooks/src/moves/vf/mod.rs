@@ -21,7 +21,8 @@ impl MoveOps for VfAccess {
     const CLASS: Class = Class::Vfio;
     const WORD: &'static str = "vfio";
     const NOUN: &'static str = "physical function";
-    const NEEDS: &'static str = "a virtual function is set up by an engine of the host's root";
+    const NEEDS: &'static str = "the settings of a virtual function need a rootful engine on the \
+        host";
     const MOVES: bool = false;
     type Saved = SavedFunction;
     type Observation = ();
@@ -47,7 +48,7 @@ impl MoveOps for VfAccess {
     }
 
     fn stray_state(&self, (): &(), request: &MoveRequest<'_>) -> Result<SavedFunction> {
-        bail!("vfio {} is not on this host", request.name)
+        bail!("vfio {} not found on this host", request.name)
     }
 
     fn send(
@@ -102,7 +103,8 @@ impl MoveOps for VfAccess {
             Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
             // That process would keep using the function as it was set up.
             Ok(Some(user)) => Err(error!(
-                "{}: it is in use by {user} still; stop that, then run \"onload-ctk lease restore\"",
+                "{}: it is still in use by {user}; stop that, then run \"onload-ctk lease \
+                 restore\"",
                 context()
             )
             .into()),
@@ -111,7 +113,9 @@ impl MoveOps for VfAccess {
             Err(failed) => {
                 self.restore_settings(&host_netns.netns, *pci, vf)?;
                 Err(error!(
-                    "{}: its settings are back, but could not determine whether a process still has it open: {failed}; run \"onload-ctk lease restore\", which searches for longer",
+                    "{}: its settings are restored, but could not determine whether a process \
+                     still has it open: {failed}; run \"onload-ctk lease restore\", which searches \
+                     for longer",
                     context()
                 )
                 .into())

@@ -71,7 +71,9 @@ fn find_settings(mut vfs: VfList, number: u32, link: &Link) -> Result<Option<VfS
     let settings = vfs.reported.remove(&number);
     if settings.is_none() && u32::try_from(count).is_ok_and(|count| count < vfs.count) {
         bail!(
-            "the kernel tells of {count} of the {} virtual functions of {}, its physical function, and not of number {number}: its answer is cut short where there are more than some 330; create fewer of them, or remove the table vf from its pool or section",
+            "the kernel reports {count} of the {} virtual functions of {}, its physical function, \
+             but not number {number}: its answer is truncated with more than about 330; create \
+             fewer, or remove the table vf from its pool or section",
             vfs.count,
             link.display_name()
         );
@@ -135,7 +137,8 @@ impl VfAccess {
         if let Some(change) = changes.find(|change| change.current_setting(&settings).is_none()) {
             let name = change.name();
             bail!(
-                "the driver of {}, its physical function, does not tell the {name} of {pci}, so that it could not be put back; remove {name} from the table vf of its pool or section",
+                "the driver of {}, its physical function, does not report the {name} of {pci}, so \
+                 it could not be restored; remove {name} from the table vf of its pool or section",
                 pf.display_name()
             );
         }
@@ -151,7 +154,7 @@ impl VfAccess {
         saved: &SavedVf,
     ) -> Result<()> {
         let Some(vf) = self.find(host_netns, pci)? else {
-            bail!("virtual function {pci} is gone; start a new container");
+            bail!("virtual function {pci} no longer exists; start a new container");
         };
         let is_none = |mac: &[u8; 6]| *mac == [0; 6];
         let address = saved.before.mac.filter(|_| saved.given.mac.is_some());
@@ -170,7 +173,8 @@ impl VfAccess {
         let remaining = self.differences(host_netns, pci, &saved.given)?;
         if !remaining.is_empty() {
             bail!(
-                "{}, the physical function of {pci}, took {} and does not keep it; remove it from the table vf of its pool or section",
+                "{}, the physical function of {pci}, accepted {} but does not keep it; remove it \
+                 from the table vf of its pool or section",
                 vf.pf.display_name(),
                 list(&remaining)
             );
@@ -200,7 +204,8 @@ impl VfAccess {
         let cause = failed.map_or_else(String::new, |error| format!(" ({error})"));
         Err(RestoreError {
             error: error!(
-                "{}: {} takes no {}{cause}; set it by hand (ip link set {} vf), then run \"onload-ctk lease restore\"",
+                "{}: {} rejects {}{cause}; set it manually (ip link set {} vf), then run \
+                 \"onload-ctk lease restore\"",
                 begin(),
                 vf.pf.display_name(),
                 list(&remaining),

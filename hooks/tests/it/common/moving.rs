@@ -89,7 +89,7 @@ pub fn sandbox(bundles: &[(&str, Value)]) -> Sandbox {
     let example = Path::new(HOOK).with_file_name("examples").join("stand-ins");
     assert!(
         example.exists(),
-        "{example:?} is not there: cargo build -p onload-hooks --example stand-ins"
+        "{example:?} does not exist: cargo build -p onload-hooks --example stand-ins"
     );
     let sandbox = Sandbox::new();
     copy_program(example, sandbox.path(STAND_INS));

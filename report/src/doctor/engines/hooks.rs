@@ -36,7 +36,7 @@ pub(in super::super) fn check_hook_dirs(
         findings.extend(missing_dir_finding(context, engine)?);
     }
     if findings.is_empty() {
-        let text = "the directories of hooks hold what their readers understand";
+        let text = "hook directories are valid";
         let finding = Finding::pass(text);
         findings.push(SHARED.iter().fold(finding, Finding::with_path));
     }
@@ -67,8 +67,7 @@ fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Fin
         return Ok(None);
     }
     let move_remedy = Remedy::run(format!("mv {} {HOOKS_DIR}/", quote_for_shell(path)));
-    let text =
-        "it has the stage precreate, with which CRI-O does not start and buildah does not run";
+    let text = "it has the stage precreate, which prevents CRI-O and buildah from starting";
     let finding = Finding::fail(text, move_remedy).with_path(path);
     Ok(Some(finding.with_subject(path.display().to_string())))
 }

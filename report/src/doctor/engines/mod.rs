@@ -58,14 +58,14 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
                 let unused = if engine.is_used {
                     ""
                 } else {
-                    ", and neither runs nor starts at boot: it is not looked at further"
+                    ", but neither running nor enabled: it is not inspected further"
                 };
-                let text = format!("{program} is there{unused}");
+                let text = format!("{program} is installed{unused}");
                 let finding = Finding::pass(text).with_path(&engine.program);
                 settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
             Err(error) => {
-                let text = format!("{} is not understood: {}", error.file.display(), error.reason);
+                let text = format!("{} cannot be parsed: {}", error.file.display(), error.reason);
                 let validate = Remedy::run(engine.kind.validate());
                 Finding::fail(text, validate).with_path(&error.file).with_subject(name)
             }
@@ -88,7 +88,7 @@ fn collision_finding(settings: &EngineSettings) -> Finding {
     });
     let file = settings.first_file();
     let text = format!(
-        "dockerd does not start: {} sets the same as a flag does; remove the key or the flag: {}",
+        "dockerd cannot start: {} sets a key that is also a flag; remove one of them: {}",
         file.display(),
         collisions.collect::<Vec<_>>().join(", ")
     );
@@ -131,7 +131,7 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
             Some(true) => Finding::pass("CDI is on"),
             // docker includes containerd, in which only the CRI plugin for Kubernetes handles devices.
             Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
-                "CDI is off in its plugin for Kubernetes, and there is no kubelet here that asks it",
+                "CDI is disabled in its plugin for Kubernetes, but no kubelet uses it",
             ),
             Some(false) => cdi_off_finding(context, engine, settings)?,
             None => Finding::unknown(
@@ -165,11 +165,12 @@ fn cdi_off_finding(
     engine: &InstalledEngine,
     settings: &EngineSettings,
 ) -> Result<Finding, HostError> {
-    let text = "CDI is off: containers that ask for onload.dev/… do not start";
+    let text = "CDI is disabled: containers that request onload.dev/… do not start";
     Ok(match engine.kind {
         kind @ (EngineKind::K3s | EngineKind::Rke2) => {
             let text = format!(
-                "{text}; where its template has {{{{ template \"base\" . }}}}, the section is in that, which has to be written out first"
+                "{text}; where its template has {{{{ template \"base\" . }}}}, replace that by its \
+                 contents first"
             );
             let file = settings.k3s_template();
             let section = format!("[plugins.\"{}\"]", template::plugin_name(&file));
@@ -268,7 +269,7 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
     check_each(engines, |engine, settings| {
         let finding = if settings.has_runtime && !is_installed && engine.kind != EngineKind::Nomad {
             let text =
-                format!("the runtime \"onload\" is registered, and {RUNTIME_PATH} is not there");
+                format!("the runtime \"onload\" is registered, but {RUNTIME_PATH} does not exist");
             Finding::fail(text, context.reinstall_remedy()?)
         } else if settings.has_runtime && behind.is_none() && engine.kind != EngineKind::Nomad {
             missing_runtime_finding(context, named)?
@@ -289,7 +290,7 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
 /// The runtime that ours starts is missing.
 fn missing_runtime_finding(context: &CheckContext<'_>, named: &Path) -> Result<Finding, HostError> {
     let registered =
-        "the runtime \"onload\" is registered, and the OCI runtime behind it was not found at";
+        "the runtime \"onload\" is registered, but the OCI runtime behind it was not found at";
     if named.as_os_str().is_empty() {
         let install = Distribution::detect(context.host)?.install("runc");
         let places = RUNTIMES.join(", ");
@@ -354,7 +355,7 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
         let finding = match (newer, reload) {
             (Some((changed, file)), None) if changed > SystemTime::now() => Finding::unknown(
                 format!(
-                    "whether it has read {} is unknown: its time lies in the future",
+                    "could not determine whether it has read {}: the file's time is in the future",
                     file.display()
                 ),
                 Remedy::run(format!("touch {}", quote_for_shell(file))),
@@ -367,8 +368,8 @@ pub(super) fn check_restarted(context: &CheckContext<'_>, engines: &[InstalledEn
                 format!("{} changed after it was read", file.display()),
                 Remedy::run(format!("systemctl reload {service}")),
             ),
-            (Some(_), Some(false)) => Finding::pass("has read its file since that changed"),
-            (None, _) => Finding::pass("was started since its files changed"),
+            (Some(_), Some(false)) => Finding::pass("has read the current file"),
+            (None, _) => Finding::pass("has started since its files changed"),
         };
         let other_files = files.iter().filter(|file| !settings.files.contains(file));
         Ok(Some(other_files.fold(finding, Finding::with_path)))

@@ -29,7 +29,7 @@ const CRIO_NRI: EngineVersion = EngineVersion(1, 30, 0);
 /// The least number of a descriptor that is not one of the three that every process is started with.
 const FIRST_OWN: u32 = 3;
 
-const EFFECT_OF_ABSENCE: &str = "pods start without what their annotations ask for";
+const EFFECT_OF_ABSENCE: &str = "pods start without the devices that their annotations request";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PluginStart {
@@ -60,22 +60,23 @@ pub(in super::super) fn check_plugin(
     }
     let finding = match (&start, state) {
         (PluginStart::Never, PluginState::Connected) => {
-            let text = "a runtime asks it now, and it does not start at boot";
+            let text = "a runtime uses it now, but it is not enabled at boot";
             not_enabled_finding(context, text)?
         }
-        (_, PluginState::Connected) => Finding::pass("a runtime asks it what pods get"),
+        (_, PluginState::Connected) => Finding::pass("a runtime uses it"),
         (PluginStart::Never, PluginState::Gone | PluginState::Unknown) => {
-            let text = format!("NRI is on, and nothing starts the plugin: {EFFECT_OF_ABSENCE}");
+            let text =
+                format!("NRI is enabled, but the plugin is not started: {EFFECT_OF_ABSENCE}");
             not_enabled_finding(context, &text)?
         }
         (PluginStart::ByUnit, _) if !context.is_file(PROGRAM)? => {
-            let text = format!("{PROGRAM} is not there: {EFFECT_OF_ABSENCE}");
+            let text = format!("{PROGRAM} does not exist: {EFFECT_OF_ABSENCE}");
             Finding::fail(text, context.reinstall_remedy()?)
         }
         (_, state) => match find_switched_off(engines) {
             Some(engine) => {
                 let name = engine.kind.name();
-                let text = format!("NRI is off in {name}: {EFFECT_OF_ABSENCE}");
+                let text = format!("NRI is disabled in {name}: {EFFECT_OF_ABSENCE}");
                 let configure =
                     format!("onload-ctk runtime configure --runtime {name} --nri --restart");
                 Finding::fail(text, Remedy::run(configure))
@@ -96,9 +97,9 @@ fn not_connected_finding(
     engines: &[InstalledEngine],
 ) -> Finding {
     match (state, start) {
-        (PluginState::Unknown, _) => Finding::pass("it is started with the host"),
+        (PluginState::Unknown, _) => Finding::pass("it is enabled at boot"),
         (PluginState::Waits, _) => Finding::fail(
-            format!("it runs, and no runtime has taken it: {EFFECT_OF_ABSENCE}"),
+            format!("it is running, but no runtime has accepted it: {EFFECT_OF_ABSENCE}"),
             Remedy::run(format!("journalctl -u {UNIT}")),
         ),
         (_, PluginStart::ByRuntime(_)) => {
@@ -106,12 +107,14 @@ fn not_connected_finding(
             let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
             let name = kind.unwrap_or(EngineKind::Containerd).name();
             Finding::fail(
-                format!("the runtime has not launched it, or has lost it: {EFFECT_OF_ABSENCE}"),
+                format!(
+                    "the runtime has not started it, or lost its connection: {EFFECT_OF_ABSENCE}"
+                ),
                 Remedy::run(format!("systemctl restart {name}")),
             )
         }
         _ => Finding::fail(
-            format!("it does not run: {EFFECT_OF_ABSENCE}"),
+            format!("it is not running: {EFFECT_OF_ABSENCE}"),
             Remedy::run(format!("systemctl start {UNIT}")),
         ),
     }

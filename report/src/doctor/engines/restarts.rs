@@ -50,10 +50,13 @@ pub(in crate::doctor) fn check_restarts(
         }
     }
     let finding = match down.as_slice() {
-        [] => Finding::pass("no container with devices relies on being started by docker"),
+        [] => Finding::pass("no container with devices depends on a restart by docker"),
         down => Finding::warn(
             format!(
-                "containers with devices stay down after a boot, and after each restart of docker without live-restore (moby issue 49989); docker 28.2, an annotation with the runtime \"{RUNTIME_NAME}\" or a quadlet of podman helps; until then start these each time: {}",
+                "docker does not restart containers with devices after a boot, nor after its own \
+                 restart without live-restore (moby issue 49989); docker 28.2, an annotation with \
+                 the runtime \"{RUNTIME_NAME}\" or a quadlet of podman helps; until then start \
+                 these each time: {}",
                 down.join(", ")
             ),
             Remedy::run(format!("docker start {}", down.join(" "))),

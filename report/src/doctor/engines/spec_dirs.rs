@@ -33,12 +33,11 @@ pub(in super::super) fn check_spec_dirs(
             Finding::pass(format!("looks into {}", spec_dirs.dirs.join(", ")))
         } else {
             let change = match spec_dirs.flag {
-                Some(flag) => format!("add a flag beside --{flag}, and restart it"),
-                None => "the line replaces the one that is there".to_owned(),
+                Some(flag) => format!("add a second flag --{flag}, and restart it"),
+                None => "the line replaces the existing one".to_owned(),
             };
-            let text = format!(
-                "does not look into {OUTPUT_DIR}, where specifications are written: {change}"
-            );
+            let text =
+                format!("does not read {OUTPUT_DIR}, which contains the specifications: {change}");
             Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
         };
         Some(finding.with_path(&spec_dirs.file).with_subject(engine.kind.name()))

@@ -31,7 +31,7 @@ CONFIGURED, ANNOTATED = "198.51.100.10/24", "198.51.100.11/24"
 
 
 def host_facts(function):
-    """What the interface of a function is on the host; None where it is not there."""
+    """What the interface of a function is on the host; None where it does not exist."""
     names = Path(f"/sys/bus/pci/devices/{function}/net")
     found = sorted(os.listdir(names)) if names.exists() else []
     if not found:

@@ -62,7 +62,8 @@ impl ApiAccess {
         let set = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(variable);
         let [Some(mut host), Some(port)] = set else {
             bail!(
-                "finding the API server: this is no pod of Kubernetes, and no kubeconfig is named; give --kubeconfig"
+                "finding the API server: this is not a Kubernetes pod, and no kubeconfig is set; \
+                 use --kubeconfig"
             );
         };
         // IPv6 addresses need brackets.
@@ -87,7 +88,7 @@ pub(super) fn parse_server(text: &str) -> Result<String> {
     });
     if !is_server {
         let text = Quoted(text);
-        bail!("{text} is no address of an API server; expected https://HOST:PORT");
+        bail!("{text} is not an address of an API server; expected https://HOST:PORT");
     }
     Ok(trimmed.to_owned())
 }
@@ -152,7 +153,7 @@ impl TlsFiles {
         let parsed = Authorities::parse(&now, self.authorities.to_string())?;
         if parsed.is_empty() {
             let path = path.display();
-            bail!("taking the certificate authority for the API server: {path} has no certificate");
+            bail!("reading the certificate authority of the API server: {path} has no certificate");
         }
         self.config = client_config(parsed, self.client_cert.clone())?;
         self.taken = now;
@@ -179,7 +180,7 @@ fn client_config(
 
 /// Returns the context of an error.
 pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
-    move || format!("taking {what} for the API server")
+    move || format!("reading {what} for the API server")
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {

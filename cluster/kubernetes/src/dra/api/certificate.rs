@@ -54,7 +54,7 @@ impl ResolvesClientCert for ClientCertificate {
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
                 if last_message.is_new(&error) {
-                    tracing::warn!(%error, "the certificate that was read before is shown");
+                    tracing::warn!(%error, "keeping the previous client certificate");
                 }
             }
         }
@@ -81,13 +81,13 @@ fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<Certif
 /// Fails if the first certificate has another key. [`CertifiedKey::keys_match`] does not parse X.509 v1, which MicroK8s
 /// 1.34 writes; the parser of authorities does.
 fn check_pair(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> Result<()> {
-    let certificate = chain.first().context("there is no certificate")?;
+    let certificate = chain.first().context("certificate not found")?;
     let parsed = parse_as_authority(certificate)?;
     // The parser omits the tag and length of the outer sequence.
     let of_certificate = &parsed.subject_public_key_info;
     match key.public_key() {
         Some(of_key) if !of_key.ends_with(of_certificate) => {
-            bail!("the key is of another certificate")
+            bail!("the key does not match the certificate")
         }
         _ => Ok(()),
     }
@@ -144,7 +144,7 @@ mod tests {
         assert!(shown.key.choose_scheme(&[SignatureScheme::ECDSA_NISTP521_SHA512]).is_some());
         assert!(open("v1-client.crt", "v1-client.key").is_ok());
         let error = format!("{:#}", open("v1-client.crt", "server.key").unwrap_err());
-        assert!(error.ends_with("the key is of another certificate"), "{error}");
+        assert!(error.ends_with("the key does not match the certificate"), "{error}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub enum ApiError {
 
 impl ApiError {
     pub(super) fn from_client(what: &str, error: kube_client::Error) -> ApiError {
-        let not_understood = || format!("{what}: the answer of the API server is not understood");
+        let not_understood = || format!("{what}: the API server's answer cannot be parsed");
         let unreachable = || format!("{what}: the API server cannot be reached");
         let error = match error {
             error if is_too_long(&error) => {
@@ -172,7 +172,7 @@ fn one_line(text: &str) -> String {
 fn advice(status: &Status) -> &'static str {
     match status_code(status) {
         StatusCode::UNAUTHORIZED => {
-            "; look whether the token of the service account is mounted and valid"
+            "; check whether the token of the service account is mounted and valid"
         }
         StatusCode::FORBIDDEN => {
             "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes/dra"

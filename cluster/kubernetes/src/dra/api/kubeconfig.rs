@@ -86,7 +86,7 @@ impl ApiAccess {
         let authorities = match authorities {
             Some(authorities) => authorities,
             None if cluster.server.starts_with("https:") => {
-                bail!("kubeconfig {shown}: the cluster has no certificate-authority; name the file")
+                bail!("kubeconfig {shown}: the cluster has no certificate-authority; add it")
             }
             None => PemSource::Data(Vec::new()),
         };
@@ -112,11 +112,11 @@ impl ApiAccess {
 fn resolve_context(config: &Kubeconfig) -> Result<(&Cluster, &KubeUser)> {
     let named = &config.current_context;
     let context = find(&config.contexts, named)
-        .with_context(|| format!("there is no context {named:?}; set current-context"))?;
+        .with_context(|| format!("context {named:?} not found; set current-context"))?;
     let cluster = find(&config.clusters, &context.cluster)
-        .with_context(|| format!("there is no cluster {:?}", context.cluster))?;
+        .with_context(|| format!("cluster {:?} not found", context.cluster))?;
     let user = find(&config.users, &context.user)
-        .with_context(|| format!("there is no user {:?}", context.user))?;
+        .with_context(|| format!("user {:?} not found", context.user))?;
     Ok((cluster, user))
 }
 
@@ -130,19 +130,17 @@ fn refuse(cluster: &Cluster, user: &KubeUser) -> Result<()> {
     let unserved = [
         (
             cluster.insecure_skip_tls_verify,
-            "insecure-skip-tls-verify is refused; name the certificate-authority",
+            "insecure-skip-tls-verify is not allowed; set certificate-authority",
         ),
-        (
-            cluster.proxy_url.is_some(),
-            "proxy-url is not served; reach the API server without a proxy",
-        ),
+        (cluster.proxy_url.is_some(), "proxy-url is not supported; use an address without a proxy"),
         (
             cluster.tls_server_name.is_some(),
-            "tls-server-name is not served; name the server as its certificate does",
+            "tls-server-name is not supported; use an address that the certificate contains",
         ),
         (
             user.exec.is_some() || user.auth_provider.is_some() || user.username.is_some(),
-            "the user's credentials come from a program or a password; give a token, tokenFile or client-certificate",
+            "credentials from a program or a password are not supported; use a token, tokenFile or \
+             client-certificate",
         ),
     ];
     match unserved.iter().find(|(is_there, _)| *is_there) {
@@ -200,6 +198,6 @@ mod tests {
     fn a_context_that_is_not_there_is_named() {
         let config = Kubeconfig { current_context: "gone".to_owned(), ..Kubeconfig::default() };
         let why = resolve_context(&config).err().unwrap().to_string();
-        assert_eq!(why, "there is no context \"gone\"; set current-context");
+        assert_eq!(why, "context \"gone\" not found; set current-context");
     }
 }

@@ -125,7 +125,7 @@ impl Api {
             let (namespace, name) = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
             let Some(results) = claim.results() else {
                 let message =
-                    "the claim has more devices than Kubernetes allows; it counts as having none";
+                    "the claim has more devices than Kubernetes allows; ignoring all of them";
                 tracing::warn!(namespace, name, message);
                 return;
             };
@@ -255,7 +255,8 @@ impl Api {
         if let Some(reason) = error.no_access_reason()
             && last_message.is_new(&reason)
         {
-            tracing::error!(%reason, "the API server cannot be used, and devices that DRA offers wait for it; trying again");
+            tracing::error!(%reason, "the API server is not usable, so DRA offers no devices; \
+                trying again");
         }
     }
 

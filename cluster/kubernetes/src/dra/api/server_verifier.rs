@@ -127,7 +127,8 @@ impl ServerVerifier {
         let remedy = match error {
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!(
-                    "no authority in {origin} has signed it; write the cluster's authority there"
+                    "it is not signed by an authority in {origin}; add the cluster's authority \
+                     there"
                 )
             }
             CertificateError::ExpiredContext { .. }
@@ -135,7 +136,7 @@ impl ServerVerifier {
                 format!("{error}; renew it, or correct the clock of this node")
             }
             CertificateError::NotValidForNameContext { .. } => {
-                format!("{error}; use an address that the certificate names")
+                format!("{error}; use an address that the certificate contains")
             }
             other => format!("{other}; replace it"),
         };

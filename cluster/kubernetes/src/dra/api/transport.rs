@@ -109,7 +109,7 @@ impl Transport {
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
                 if last_message.is_new(&error) {
-                    tracing::warn!(%error, "the certificate authority that was read before is trusted");
+                    tracing::warn!(%error, "keeping the previous certificate authority");
                 }
             }
         }

@@ -40,7 +40,8 @@ pub(crate) fn allocated_devices(
     let found_uid = claim.metadata.uid.as_deref().unwrap_or_default();
     if found_uid != uid.as_str() {
         bail!(
-            "it was deleted, and another claim has its name: that one has uid {}, and the pod waits for {uid}; delete the pod",
+            "it was deleted and replaced by a claim with uid {}, but the pod waits for {uid}; \
+             delete the pod",
             Quoted(found_uid)
         );
     }
@@ -52,7 +53,7 @@ pub(crate) fn allocated_devices(
     let allocation = claim
         .status
         .and_then(|status| status.allocation)
-        .context("it has no allocation; has its pod been scheduled?")?;
+        .context("it is not allocated; is its pod scheduled?")?;
     let config = allocation
         .devices
         .config

@@ -69,7 +69,7 @@ impl MetadataFiles {
         let mut mounts = BTreeMap::new();
         for (request, devices) in requests {
             if !is_label(request) {
-                bail!("request {} is no name of a file", Quoted(request));
+                bail!("request {} is not a file name", Quoted(request));
             }
             let path = self.claim_dir(uid).join(format!("{request}{END}"));
             let text = |generation| metadata_json(uid, prepared_claim, &devices, generation);
@@ -358,7 +358,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = MetadataFiles::for_driver(dir.path());
         let error = files.write(&uid(), &owner(None), &[described("..", "x")]);
-        assert_eq!(error.unwrap_err().to_string(), "request \"..\" is no name of a file");
+        assert_eq!(error.unwrap_err().to_string(), "request \"..\" is not a file name");
     }
 
     #[test]

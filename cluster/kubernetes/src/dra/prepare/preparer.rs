@@ -110,7 +110,7 @@ impl Preparer {
         let resource_claim = self
             .find(claim)
             .await?
-            .context("the API server knows no such claim any more; delete the pod")?;
+            .context("the API server no longer has this claim; delete the pod")?;
         self.prepare_found(claim, &uid, resource_claim)
     }
 
@@ -187,7 +187,8 @@ impl Preparer {
         let Ok(answer) = timeout(TIMEOUT, request).await else {
             let seconds = TIMEOUT.as_secs();
             bail!(
-                "asking the API server for the claim took more than {seconds} s; kubelet tries again"
+                "reading the claim from the API server took more than {seconds} s; kubelet tries \
+                 again"
             );
         };
         answer.map_err(|error| anyhow!("{}; kubelet tries again", ErrorChain(&error)))

@@ -34,8 +34,8 @@ pub(crate) async fn restore(preparer: Arc<Preparer>) {
             };
             let reason = to_one_line(&format!("{error:#}"));
             if logged.get(&uid) != Some(&reason) {
-                let message = "the CDI files of a claim are missing and cannot be written again, so its containers do \
-                               not start; trying again";
+                let message = "the CDI files of a claim are missing and cannot be restored, so its \
+                    containers do not start; trying again";
                 tracing::warn!(%uid, %reason, message);
             }
             failures.insert(uid, reason);
@@ -56,7 +56,7 @@ async fn restore_claim(preparer: &Preparer, uid: &ClaimUid) -> Result<()> {
         return Ok(());
     }
     let Some(claim) = preparer.metadata.read_claim(uid) else {
-        tracing::warn!(%uid, "the CDI files of a claim are missing, and nothing says which claim it is");
+        tracing::warn!(%uid, "the CDI files of a claim are missing, and the claim is unknown");
         return preparer.metadata.remove(uid);
     };
     let context = || format!("claim {}/{}", claim.namespace, claim.name);
@@ -70,7 +70,7 @@ async fn restore_claim(preparer: &Preparer, uid: &ClaimUid) -> Result<()> {
         namespace = %claim.namespace,
         claim = %claim.name,
         %uid,
-        "the CDI files of a claim were missing and are written again"
+        "restored the missing CDI files of a claim"
     );
     Ok(())
 }

@@ -44,7 +44,8 @@ pub(crate) async fn sweep(preparer: Arc<Preparer>) {
                     let reason = format!("{error:#}");
                     is_unknown = true;
                     *knowledge = ClaimKnowledge::Nothing;
-                    tracing::warn!(%uid, %reason, "whether a claim is still there is not known; trying again");
+                    tracing::warn!(%uid, %reason, "could not determine whether a claim is still \
+                        there; trying again");
                 }
             }
         }
@@ -74,7 +75,7 @@ async fn sweep_claim(
         return Ok(ClaimKnowledge::Gone);
     }
     preparer.remove(uid)?;
-    tracing::info!(%uid, "removed the specification of a claim that is gone");
+    tracing::info!(%uid, "removed the specification of a deleted claim");
     Ok(ClaimKnowledge::Settled)
 }
 

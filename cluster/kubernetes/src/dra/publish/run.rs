@@ -27,7 +27,8 @@ impl Publisher {
                 ended = PublishSession::new(&mut self).run() => ended,
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = registered.wait_for(|registered| !*registered) => {
-                    tracing::info!("kubelet does not know the driver; its ResourceSlices are left to it");
+                    tracing::info!("kubelet has not registered the driver; not managing its \
+                        ResourceSlices");
                     continue;
                 }
             };
@@ -95,12 +96,12 @@ async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receive
 /// Logs an error once.
 fn log_once(error: &ApiError, last_message: &mut LastMessage) {
     if error.is_gone() {
-        tracing::debug!(%error, "the ResourceSlices are listed anew");
+        tracing::debug!(%error, "listing the ResourceSlices again");
         return;
     }
     let text = ErrorChain(error).to_string();
     if last_message.is_new(&text) && error.no_access_reason().is_none() {
-        tracing::warn!(error = %text, "the ResourceSlices are not kept up to date; trying again");
+        tracing::warn!(error = %text, "updating the ResourceSlices failed; trying again");
     }
 }
 

@@ -157,7 +157,8 @@ impl<'p> PublishSession<'p> {
         let node = &self.publisher.node;
         let uid = self.api.node_uid(node).await?.with_context(|| {
             format!(
-                "publishing devices: the API server has no Node {node}; set --node-name to the metadata.name of this node"
+                "publishing devices: Node {node} not found; set --node-name to the metadata.name \
+                 of this node"
             )
         })?;
         self.uid = Some(uid.clone());
@@ -194,12 +195,13 @@ impl<'p> PublishSession<'p> {
         let gained = match self.probe_features().await {
             Ok(features) => features.without(self.features),
             Err(error) => {
-                tracing::debug!(error = %ErrorChain(&error), "features are asked for with the next watch");
+                tracing::debug!(error = %ErrorChain(&error), "features are requested with the next \
+                    watch");
                 return;
             }
         };
         if gained != DraFeatures::NONE {
-            tracing::info!(%gained, "the API server has more features for ResourceSlices now");
+            tracing::info!(%gained, "the API server now supports more features for ResourceSlices");
             self.features = self.features.union(gained);
             self.claimed = None;
             self.schedule(Duration::ZERO);
@@ -237,7 +239,8 @@ impl<'p> PublishSession<'p> {
                 Ok(None) => {}
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
-                    tracing::debug!(error = %ErrorChain(&error), "the watch broke; it begins anew");
+                    tracing::debug!(error = %ErrorChain(&error), "the watch was interrupted; \
+                        starting it again");
                 }
             }
             self.watch_again(watch).await?;
@@ -303,7 +306,8 @@ impl<'p> PublishSession<'p> {
                     self.schedule(wait.max(alone.unwrap_or_default()));
                     let text = ErrorChain(&error).to_string();
                     if self.last_message.is_new(&text) && error.no_access_reason().is_none() {
-                        tracing::warn!(error = %text, "a ResourceSlice is not as it should be; trying again");
+                        tracing::warn!(error = %text, "a ResourceSlice differs from what was \
+                            written; trying again");
                     }
                     return;
                 }
@@ -331,7 +335,8 @@ impl<'p> PublishSession<'p> {
         for class in dra_classes.classes.iter().copied() {
             let Some(features) = self.writable_features(class, input).await? else {
                 left_out.insert(format!(
-                    "class {class} is not offered: this cluster has lost consumable capacity, and claims hold devices that are now one a slot; end their pods"
+                    "class {class} is not offered: this cluster no longer supports consumable \
+                     capacity, but claims hold shared devices; delete their pods"
                 ));
                 continue;
             };
@@ -422,7 +427,7 @@ impl<'p> PublishSession<'p> {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
             }
-            tracing::info!(%class, claimed, "devices keep their names until no claim holds one");
+            tracing::info!(%class, claimed, "devices keep their names while claims hold them");
             let deadline = now + HELD_INTERVAL;
             self.waiting.insert(class, ClassWait { is_numbered, deadline });
         }
@@ -498,13 +503,14 @@ impl<'p> PublishSession<'p> {
         if is_changed {
             tracing::warn!(
                 pool = pool.name(),
-                "the API server changes what is written; look at its admission webhooks"
+                "the API server changes what is written; check its admission webhooks"
             );
         }
         if lost == DraFeatures::NONE {
             return Ok(RoundResult::Done);
         }
-        tracing::warn!(%lost, "the API server no longer keeps all of a ResourceSlice; it is written without");
+        tracing::warn!(%lost, "the API server no longer stores all fields of a ResourceSlice; \
+            writing it without them");
         self.features = self.features.without(lost);
         Ok(RoundResult::Changed)
     }

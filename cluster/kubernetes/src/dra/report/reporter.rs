@@ -241,7 +241,7 @@ impl Reporter {
             RequestResult::Event(Err((name, error))) => {
                 self.events.forget(&name);
                 self.no_events = retry_time(&error, Some(EVENTS_REFUSED));
-                warn(&mut self.last_event_error, &error, "an Event is not written");
+                warn(&mut self.last_event_error, &error, "writing an Event failed");
             }
             RequestResult::Status { uid, devices, answer } => {
                 let now = Instant::now();
@@ -273,7 +273,7 @@ impl Reporter {
                             }
                         }
                         self.no_status = retry_time(&error, None).max(self.no_status);
-                        let message = "the status of claims is not written; trying again";
+                        let message = "writing the status of claims failed; trying again";
                         warn(&mut self.last_status_error, &error, message);
                     }
                 }

@@ -81,7 +81,7 @@ fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
 
 fn ready_condition(device: Option<&HostDevice>) -> (&'static str, &'static str, String) {
     let Some(device) = device else {
-        let message = "the node does not offer it any more".to_owned();
+        let message = "the node no longer offers it".to_owned();
         return (NO, "Gone", message);
     };
     match (&device.health, device.health_excluding(is_claim_lease)) {

@@ -152,7 +152,9 @@ impl<'a> SlicePool<'a> {
         }
         if slots > max_slots {
             self.left_out.push(format!(
-                "{} {} has {max_slots} of its {slots} slots: this cluster has no consumable capacity, and each slot is a device; set a lower number in [leases] share or [kubernetes] slots",
+                "{} {} has {max_slots} of its {slots} slots: this cluster does not support \
+                 consumable capacity, so each slot is a device; set a lower number in [leases] \
+                 share or [kubernetes] slots",
                 device.class, device.name
             ));
         }
@@ -358,11 +360,12 @@ impl PfFamilies {
         }
         match own_family {
             Some(_) => Err(format!(
-                "vfio {} is not offered beside its virtual functions: nothing in this cluster keeps two pods from having both; take those away, or offer them to nobody by [discover] offer-pf-with-vfs = false",
+                "vfio {} is not offered with its virtual functions: this cluster cannot prevent \
+                 that two pods get both; remove them, or set [discover] offer-pf-with-vfs = false",
                 device.name
             )),
             None if family.is_taken => Err(format!(
-                "vfio {} is not offered while somebody has its physical function {pf}",
+                "vfio {} is not offered while its physical function is in use {pf}",
                 device.name
             )),
             None => Ok(None),

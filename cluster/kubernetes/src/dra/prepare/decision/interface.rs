@@ -45,13 +45,15 @@ pub(super) fn pod_interface(
     let device = &host_device.name;
     if snapshot.is_moved_by_cni(host_device) {
         bail!(
-            "parameter {parameter}: a CNI plugin moves {device}, and sets what it is there; set that in the plugin's configuration"
+            "parameter {parameter}: a CNI plugin moves {device} and configures it; set this in the \
+             plugin's configuration"
         );
     }
     check(&snapshot.config.kubernetes, allocated)?;
     let netdev = netdev_argument(host_device).with_context(|| {
         format!(
-            "parameter {parameter}: which interface {device} is, is not known; run `onload-ctk discover` on the node"
+            "parameter {parameter}: could not determine which interface {device} is; run \
+             `onload-ctk discover` on the node"
         )
     })?;
     let parameters = &allocated.parameters;
@@ -79,7 +81,8 @@ pub(super) fn vf_config(
     if let Some(vlan) = &allocated.parameters.vlan {
         if !is_leased {
             bail!(
-                "parameter vlan: the specification of {device} on this node has no hook, which would set it; look what `onload-ctk cdi generate` says there"
+                "parameter vlan: the specification of {device} on this node has no hook to set it; \
+                 run `onload-ctk cdi generate` there"
             );
         }
         let vf = vf.get_or_insert_default();
@@ -141,7 +144,8 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
         && mtu.get() > settings.mtu.get()
     {
         bail!(
-            "parameter mtu is {mtu}, and this node allows claims at most {}; ask its operator for mtu under [kubernetes], or for a DeviceClass with it",
+            "parameter mtu is {mtu}, but this node allows claims at most {}; ask its operator for \
+             mtu under [kubernetes], or for a DeviceClass with it",
             settings.mtu
         );
     }
@@ -152,7 +156,8 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
         .filter(|address| address.address().is_ipv6());
     match (&parameters.mtu, of_ipv6.next()) {
         (Some(mtu), Some(address)) if mtu.value.get() < MIN_IPV6_MTU => bail!(
-            "parameter mtu is {}, and an interface with an IPv6 address such as {address} has at least {MIN_IPV6_MTU}",
+            "parameter mtu is {}, but an interface with an IPv6 address such as {address} needs at \
+             least {MIN_IPV6_MTU}",
             mtu.value
         ),
         _ => Ok(()),

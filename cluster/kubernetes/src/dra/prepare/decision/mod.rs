@@ -136,7 +136,8 @@ impl PrepareContext<'_> {
             match self.exclusion_reason(pool, device) {
                 Some(reason) => anyhow!("device {quoted} is not offered: {reason}"),
                 None => anyhow!(
-                    "this node has no device {quoted} in pool {}; delete the pod, so that its claim is allocated anew",
+                    "this node has no device {quoted} in pool {}; delete the pod, so that its \
+                     claim is allocated again",
                     Quoted(pool)
                 ),
             }

@@ -484,7 +484,7 @@ fn a_claim_chooses_from_the_vlans_of_the_device_and_a_class_any() {
     let mut unlisted = moved("a", "ens1v1", &json!({"vlan": 300}));
     assert_eq!(
         decided_on(&node, vec![unlisted.clone()]).unwrap_err(),
-        format!("{}it may choose no VLAN{end}", beginning("ens1v1"))
+        format!("{}it may not choose a VLAN{end}", beginning("ens1v1"))
     );
     let chosen = Parameters::parse(&json!({"vlan": 300}), Author::Class).unwrap();
     unlisted.parameters.override_with(&chosen, true);
@@ -523,8 +523,8 @@ fn a_claim_chooses_for_a_function_whose_own_hook_brings_its_nodes() {
     let beginning = "request \"vf\": parameter vlan: vfio:0000:81:10.0, which \"vlans\" in the table vf of its pool or device says on this node: ";
     let end = "; ask its operator for vlans there, or for a DeviceClass with it";
     for (table, says) in [
-        (None, "it may choose no VLAN"),
-        (Some("vlan=100"), "it may choose no VLAN"),
+        (None, "it may not choose a VLAN"),
+        (Some("vlan=100"), "it may not choose a VLAN"),
         (Some("vlan=100;vlans=100-149"), "VLAN 150 is not allowed; choose from 100-149"),
     ] {
         if let Some(table) = table {
