@@ -27,9 +27,8 @@ impl FromStr for ClaimUid {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         let is_uid = (1..=63).contains(&text.len())
-            && text.bytes().all(is_allowed)
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && !text.starts_with('-')
             && !text.ends_with('-');
         if is_uid {

@@ -200,9 +200,10 @@ impl FromStr for Class {
         if let Some(class) = Class::from_name(word) {
             return Ok(class);
         }
-        let is_meant =
-            |class: &Class| class.cdi_kind() == word || class.as_str().eq_ignore_ascii_case(word);
-        if let Some(class) = Class::ALL.into_iter().find(is_meant) {
+        if let Some(class) = Class::ALL
+            .into_iter()
+            .find(|class| class.cdi_kind() == word || class.as_str().eq_ignore_ascii_case(word))
+        {
             bail!("unknown class {word:?}; write {class}");
         }
         match nearest_word(word, Class::ALL.map(Class::as_str)) {

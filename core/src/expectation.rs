@@ -191,9 +191,14 @@ fn parse_rdma(id: &str) -> Result<ExpectedDevice> {
 }
 
 fn parse_node_path(path: &str) -> Result<String> {
-    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     match path.strip_prefix('/') {
-        Some(rest) if rest.split('/').all(is_plain) => Ok(path.to_owned()),
+        Some(rest)
+            if rest
+                .split('/')
+                .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0')) =>
+        {
+            Ok(path.to_owned())
+        }
         _ => bail!("{} is not the absolute path of a device node", Quoted(path)),
     }
 }

@@ -334,9 +334,11 @@ impl FromStr for RdmaArgument {
 }
 
 fn is_ibdev_name(name: &str) -> bool {
-    let is_odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
     // IB_DEVICE_NAME_MAX (include/uapi/rdma/ib_user_verbs.h) includes a null byte.
-    (1..64).contains(&name.len()) && !name.contains(is_odd) && name != "." && name != ".."
+    (1..64).contains(&name.len())
+        && !name.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control())
+        && name != "."
+        && name != ".."
 }
 
 impl fmt::Display for RdmaArgument {
@@ -409,9 +411,13 @@ mod tests {
         for flag in FLAGS {
             assert!(usage().contains(&format!("[{} {}]", flag.name, flag.value)));
             assert!(synopsis.contains(&format!("[ {}\n", flag.name)), "{}", flag.name);
-            let own =
-                |line: &str| line.starts_with(".B") && line.contains(&format!(" {} ", flag.name));
-            assert!(options.lines().any(own), "{}", flag.name);
+            assert!(
+                options.lines().any(
+                    |line| line.starts_with(".B") && line.contains(&format!(" {} ", flag.name))
+                ),
+                "{}",
+                flag.name
+            );
         }
     }
 

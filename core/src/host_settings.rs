@@ -89,8 +89,12 @@ impl FromStr for InterfaceName {
 
     /// Accepts the names that the kernel accepts (`dev_valid_name`, net/core/dev.c).
     fn from_str(name: &str) -> Result<Self> {
-        let is_odd = |c: char| c.is_whitespace() || c.is_control() || ['/', ':'].contains(&c);
-        if !(1..16).contains(&name.len()) || name.contains(is_odd) || name == "." || name == ".." {
+        if !(1..16).contains(&name.len())
+            || name
+                .contains(|c: char| c.is_whitespace() || c.is_control() || ['/', ':'].contains(&c))
+            || name == "."
+            || name == ".."
+        {
             return Err(mismatch_error("the name of an interface", name));
         }
         Ok(InterfaceName(name.to_owned()))

@@ -250,9 +250,12 @@ fn find_problem(name: &str) -> Option<&'static str> {
             && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
             && bytes.iter().all(|byte| is_legal(*byte))
     };
-    let is_domain_byte =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(|label| is_label(label, is_domain_byte))
+    if prefix.len() > MAX_PREFIX
+        || !prefix.split('.').all(|label| {
+            is_label(label, |byte: u8| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+            })
+        })
     {
         return Some("the part before the slash is not a lower-case domain name");
     }

@@ -172,8 +172,9 @@ impl FromStr for Glob {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let is_odd = |c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control();
-        if text.is_empty() || text.contains(is_odd) {
+        if text.is_empty()
+            || text.contains(|c: char| "/?[]{}".contains(c) || c.is_whitespace() || c.is_control())
+        {
             let expected = "an interface name, in which only \"*\" matches other characters";
             return Err(mismatch_error(expected, text));
         }

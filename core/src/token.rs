@@ -41,8 +41,9 @@ impl FromStr for Token {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if text.len() == 32 && text.bytes().all(is_digit) {
+        if text.len() == 32
+            && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        {
             return Ok(Token(text.to_owned()));
         }
         bail!("a token has 32 lower-case hexadecimal digits")

@@ -246,8 +246,7 @@ pub(crate) fn refuse_without_default<'d>(
     let documents: Vec<_> = [document].into_iter().chain(other_documents).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
-        let is_in = |d: &&DocumentMut| get(d, &layout.runtime_path(name)).is_some();
-        if !is_built_in && !documents.iter().any(is_in) {
+        if !is_built_in && !documents.iter().any(|d| get(d, &layout.runtime_path(name)).is_some()) {
             bail!(
                 "{DEFAULT} is {name:?}, and no runtime of that name is registered, so the CRI plugin would not load; register it, or take {DEFAULT} out"
             );
@@ -284,8 +283,8 @@ pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
 
 /// Returns the CRI plugin's entry in `disabled_plugins`, if it has one.
 fn disabled_name(document: &DocumentMut) -> Option<&str> {
-    let cri = |id: &&str| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri");
-    strings(get(document, &["disabled_plugins"])).find(cri)
+    strings(get(document, &["disabled_plugins"]))
+        .find(|id| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri"))
 }
 
 /// The files beside it, none of which may decide over our settings. containerd 2 merges what it
@@ -426,9 +425,8 @@ pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRu
         let path = [&layout.runtime_path(name)[..], path].concat();
         default_runtime::find_last(&documents, &path, |text| !text.is_empty())
     };
-    let is_in = |file: &DocumentMut| get(file, &layout.runtime_path(name)).is_some();
     // containerd's plugin does not load with a default that is registered nowhere, so nothing was started by it.
-    if !documents.iter().any(is_in) {
+    if !documents.iter().any(|file| get(file, &layout.runtime_path(name)).is_some()) {
         return Ok(None);
     }
     let kind = find_text(&["runtime_type"]);

@@ -149,10 +149,11 @@ impl DaemonFlags {
                 None => (flag, None),
             };
             if names.contains(&name) {
-                let next = || words.next().map_or("", |(word, _)| word.as_str());
                 flags.push(Flag {
                     name: name.to_owned(),
-                    value: value.unwrap_or_else(next).to_owned(),
+                    value: value
+                        .unwrap_or_else(|| words.next().map_or("", |(word, _)| word.as_str()))
+                        .to_owned(),
                     source: source.clone(),
                 });
             }

@@ -42,8 +42,8 @@ impl RelatedFiles {
             RelatedFiles::File(file) => file == path,
             RelatedFiles::Directories(directories, pattern) => {
                 let name = path.file_name().and_then(OsStr::to_str);
-                let is_there = |directory: &PathBuf| path.parent() == Some(directory);
-                directories.iter().any(is_there) && name.is_some_and(|name| matches(pattern, name))
+                directories.iter().any(|directory| path.parent() == Some(directory))
+                    && name.is_some_and(|name| matches(pattern, name))
             }
         }
     }

@@ -64,17 +64,17 @@ impl BundledContainerd {
             (EngineKind::K0s, _) => usize::from(!is_k0s_managed),
             (EngineKind::MicroK8s, _) | (_, Some(CONTAINERD_2..)) => 0,
             (_, Some(_)) => 1,
-            (kind, None) => {
-                let exists = |file: &PathBuf| host.entry(file).is_ok_and(|entry| entry.is_some());
-                files.iter().position(exists).with_context(|| {
+            (kind, None) => files
+                .iter()
+                .position(|file| host.entry(file).is_ok_and(|entry| entry.is_some()))
+                .with_context(|| {
                     anyhow!(
                         "{} has not written {} yet, so the format of its template is unknown; \
                          start it once, or set the template with --file",
                         kind.name(),
                         self.config_file.display()
                     )
-                })?
-            }
+                })?,
         };
         Ok(files.swap_remove(index))
     }

@@ -237,8 +237,6 @@ mod tests {
 
     #[test]
     fn a_line_names_some_containers_and_counts_the_rest() {
-        let holder =
-            |number: usize| RuntimeContainer::new(&format!("{number}{ID}"), &format!("c{number}"));
         let default = RuntimeUse::Default("default-runtime").to_string();
         assert_eq!(default, "default-runtime makes it the default; set another");
         let one = RuntimeUse::By(vec![RuntimeContainer::new("ab", "")]);
@@ -246,7 +244,13 @@ mod tests {
         let odd =
             RuntimeUse::By(vec![RuntimeContainer::new("ab", "a\nerror: b\u{1b}")]).to_string();
         assert!(odd.ends_with(r"a\nerror: b\u{1b} (ab)"), "{odd}");
-        let many = RuntimeUse::By((0..7).map(holder).collect());
+        let many = RuntimeUse::By(
+            (0..7)
+                .map(|number| {
+                    RuntimeContainer::new(&format!("{number}{ID}"), &format!("c{number}"))
+                })
+                .collect(),
+        );
         let text = many.to_string();
         assert!(
             text.starts_with("7 containers of it are left, to be removed first: c0 (001234567"),

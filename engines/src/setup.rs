@@ -234,8 +234,7 @@ impl EngineSetup {
     /// Whether anything of what was read can be ours: a file that does not hold our name was not
     /// changed by us, whatever else is the matter with it.
     pub fn has_trace(files: &EngineFiles) -> bool {
-        let names_runtime = |text: &String| text.contains(RUNTIME_NAME);
-        files.before.is_some() || files.now.as_ref().is_some_and(names_runtime)
+        files.before.is_some() || files.now.as_ref().is_some_and(|text| text.contains(RUNTIME_NAME))
     }
 
     pub fn state_dir(&self, files: &EngineFiles) -> anyhow::Result<PathBuf> {
@@ -250,8 +249,9 @@ impl EngineSetup {
             Engine::Containerd => self.flags.path(&["state"]),
             Engine::Crio | Engine::Podman | Engine::Nomad => None,
         };
-        let known = || self.variant.map(|variant| variant.state_dir(&self.file));
-        let configured = flag.or(configured.map(PathBuf::from)).or_else(known);
+        let configured = flag
+            .or(configured.map(PathBuf::from))
+            .or_else(|| self.variant.map(|variant| variant.state_dir(&self.file)));
         Ok(configured.unwrap_or_else(|| PathBuf::from(default)))
     }
 

@@ -18,8 +18,8 @@ pub fn read(host: &Host) -> anyhow::Result<DrainList> {
     let Some(bytes) = host.bytes(path, MAX_BYTES)? else {
         return Ok(DrainList::default());
     };
-    let read_context = || format!("reading {}", host.outside_path(path).display());
-    let drain = DrainList::parse(&bytes).with_context(read_context)?;
+    let drain = DrainList::parse(&bytes)
+        .with_context(|| format!("reading {}", host.outside_path(path).display()))?;
     Ok(drain.without_expired(|| boot_id(host).ok()))
 }
 

@@ -27,9 +27,8 @@ pub fn open(host: &Host) -> anyhow::Result<Option<Leases>> {
 /// Like [`open`], but creates the directory if it is missing.
 pub fn open_or_create(host: &Host) -> anyhow::Result<Leases> {
     let path = host.outside_path(Path::new(RUN_DIR));
-    let open_context = || format!("opening {}", path.display());
     let directory = host.create_directory(Path::new(RUN_DIR))?;
-    set_mode(&directory, RUN_DIR_MODE).with_context(open_context)?;
+    set_mode(&directory, RUN_DIR_MODE).with_context(|| format!("opening {}", path.display()))?;
     let processes = Processes::at_root(&host.outside_path(Path::new("/")));
     Ok(Leases::open(&RunDir::new(directory, &path), processes)?)
 }

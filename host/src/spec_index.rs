@@ -158,9 +158,10 @@ fn read_relevance(path: &Path) -> io::Result<bool> {
     }
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    let mentions = |text: &str| memmem::find(&bytes, text.as_bytes()).is_some();
     // A backslash may spell any letter of the kind.
-    let may_be_relevant = [VENDOR_PREFIX, NVIDIA_GPU, AMD_GPU].into_iter().any(mentions)
+    let may_be_relevant = [VENDOR_PREFIX, NVIDIA_GPU, AMD_GPU]
+        .into_iter()
+        .any(|text| memmem::find(&bytes, text.as_bytes()).is_some())
         || memchr(b'\\', &bytes).is_some();
     if !may_be_relevant || bytes.len() as u64 > MAX_FILE_BYTES {
         return Ok(false);

@@ -909,8 +909,9 @@ mod tests {
         let would = host.leases.preview(&request, user);
         let taken = host.leases.acquire(&request, user);
         let text = |result: Result<Vec<DeviceId>>| {
-            let names = |devices: Vec<DeviceId>| devices.iter().map(ToString::to_string).collect();
-            result.map(names).map_err(|error| format!("{error:#}"))
+            result
+                .map(|devices| devices.iter().map(ToString::to_string).collect())
+                .map_err(|error| format!("{error:#}"))
         };
         let taken = text(taken.map_err(Error::from));
         assert_eq!(text(would), taken);
@@ -1364,8 +1365,6 @@ mod tests {
         given.sort();
         given.dedup();
         assert_eq!((given.len(), refused.len()), (16, 24));
-        let is_none_free =
-            |result: &Result<_, LeaseError>| matches!(result, Err(LeaseError::NoneFree(_)));
-        assert!(refused.iter().all(is_none_free));
+        assert!(refused.iter().all(|result| matches!(result, Err(LeaseError::NoneFree(_)))));
     }
 }

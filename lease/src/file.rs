@@ -30,8 +30,8 @@ pub(crate) const VERSION: u32 = 1;
 /// comes from annotations, which any user can write.
 pub fn is_pod_name(text: &str) -> bool {
     let is_name = |name: &str, max: usize, punctuation: &[u8]| {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || punctuation.contains(&byte);
-        (1..=max).contains(&name.len()) && name.bytes().all(legal)
+        (1..=max).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || punctuation.contains(&byte))
     };
     text.split_once('/')
         .is_some_and(|(namespace, name)| is_name(namespace, 63, b"-") && is_name(name, 253, b"-."))

@@ -48,9 +48,9 @@ impl Leases {
         token: Option<&Token>,
     ) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let is_of_container = |slot: &Slot| self.is_of_exited(slot, container, bundle, token);
         let slots = self.read_slots(device)?.into_iter();
-        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) = slots.partition(is_of_container);
+        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) =
+            slots.partition(|slot| self.is_of_exited(slot, container, bundle, token));
         let mut last = None;
         for slot in own_slots {
             let Some(lease) = slot.lease() else { continue };
@@ -127,9 +127,11 @@ impl Leases {
         bundle: &Path,
     ) -> Result<(Lock, Vec<Slot>, Vec<Slot>)> {
         let lock = self.lock()?;
-        let is_own = |lease: &Lease| lease.container == *container && lease.bundle == bundle;
         let slots = self.read_slots(device)?.into_iter();
-        let (own_slots, other_slots) = slots.partition(|slot| slot.lease().is_some_and(is_own));
+        let (own_slots, other_slots) = slots.partition(|slot| {
+            slot.lease()
+                .is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
+        });
         Ok((lock, own_slots, other_slots))
     }
 
@@ -240,8 +242,7 @@ impl Leases {
 
 /// Returns whether one of these slots is for a container in the network namespace.
 fn any_moved_to(other_slots: &[Slot], namespace: u64) -> bool {
-    let has_moved = |other: &Slot| other.moved_device_in(namespace).is_some();
-    other_slots.iter().any(has_moved)
+    other_slots.iter().any(|other| other.moved_device_in(namespace).is_some())
 }
 
 fn returning_move(slot: &Slot) -> Option<&MoveRecord> {
@@ -263,7 +264,7 @@ mod tests {
     };
     use super::*;
     use crate::test_host::{Host, bundle, claimed, vfio};
-    use crate::{LeaseEntry, LeaseRequest, MemberRequest};
+    use crate::{LeaseRequest, MemberRequest};
     use onload_core::pool::Numa;
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
 
@@ -325,8 +326,7 @@ mod tests {
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
-        let states = |one: &LeaseEntry| (one.has_ended, one.is_returning);
-        host.leases.list().unwrap().iter().map(states).collect()
+        host.leases.list().unwrap().iter().map(|one| (one.has_ended, one.is_returning)).collect()
     }
 
     #[test]

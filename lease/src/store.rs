@@ -20,7 +20,7 @@ use onload_core::token::Token;
 use onload_sys::error::{Context as _, Error, Result, TypedError, bail, error};
 use onload_sys::fs::atomic::{self, TempFile};
 use onload_sys::fs::lock::{Lock, LockMode, START_TIMEOUT};
-use onload_sys::processes::{Cgroup, ProcessId, Processes};
+use onload_sys::processes::{ProcessId, Processes};
 
 /// The lock of all leases.
 const LOCK: &str = ".lock";
@@ -333,9 +333,10 @@ impl Leases {
                     || creator.is_some_and(|creator| self.has_ended(creator))
             }
             Holder::Init { process, cgroup } => {
-                let is_populated =
-                    |cgroup: &Cgroup| self.processes.is_populated(cgroup).unwrap_or(true);
-                self.has_ended(*process) && !cgroup.as_ref().is_some_and(is_populated)
+                self.has_ended(*process)
+                    && !cgroup
+                        .as_ref()
+                        .is_some_and(|cgroup| self.processes.is_populated(cgroup).unwrap_or(true))
             }
         }
     }

@@ -53,8 +53,10 @@ fn filter_network(text: &str, masked: bool) -> String {
 }
 
 fn lines_with(text: &str, prefixes: &[&str]) -> String {
-    let has_prefix = |line: &&str| prefixes.iter().any(|prefix| line.starts_with(prefix));
-    text.lines().filter(has_prefix).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| prefixes.iter().any(|prefix| line.starts_with(prefix)))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {

@@ -244,8 +244,11 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
 
 /// Fails if it is unknown whether the engine's usual service reads the file.
 fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> anyhow::Result<()> {
-    let is_unknown = |setup: &&EngineSetup| args.file.is_some() || setup.is_bundled();
-    let Some(setup) = setups.iter().find(is_unknown).filter(|_| args.restart) else {
+    let Some(setup) = setups
+        .iter()
+        .find(|setup| args.file.is_some() || setup.is_bundled())
+        .filter(|_| args.restart)
+    else {
         return Ok(());
     };
     let command = setup.restart_command().unwrap_or_else(|| "no restart is needed".to_owned());
@@ -408,9 +411,11 @@ fn find_setups(
         ));
     }
     let text = host.text(&main.file).ok().flatten();
-    let is_read =
-        |drop_in: &EngineSetup| text.as_ref().is_some_and(|text| drop_in.is_read_by(text));
-    Ok(vec![setup(drop_in.filter(is_read).unwrap_or(main))])
+    Ok(vec![setup(
+        drop_in
+            .filter(|drop_in| text.as_ref().is_some_and(|text| drop_in.is_read_by(text)))
+            .unwrap_or(main),
+    )])
 }
 
 /// Whether a file or its backup shows that we changed it.

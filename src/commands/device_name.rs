@@ -58,8 +58,9 @@ pub(super) fn complete_address<'n>(
     if !is_short_address(address) {
         return Ok(None);
     }
-    let matches = |name: &&str| name.split_once(':').is_some_and(|(_, rest)| rest == address);
-    let matching: BTreeSet<&str> = known.filter(matches).collect();
+    let matching: BTreeSet<&str> = known
+        .filter(|name| name.split_once(':').is_some_and(|(_, rest)| rest == address))
+        .collect();
     if matching.len() > 1 {
         let names: Vec<&str> = matching.into_iter().collect();
         bail!("reading address {address:?}: it matches {}; use one of them", names.join(", "));

@@ -33,11 +33,10 @@ pub fn run(
     }
     match args.format {
         ListFormat::Json => {
-            let is_shown = |check: &&Check| !args.problems || check.finding.verdict.is_problem();
             let object = json!({
                 "version": env!("CARGO_PKG_VERSION"),
                 "verdict": worst_verdict(&checks),
-                "checks": checks.iter().filter(is_shown).collect::<Vec<_>>(),
+                "checks": checks.iter().filter(|check| !args.problems || check.finding.verdict.is_problem()).collect::<Vec<_>>(),
             });
             printer.print_json(&object)?;
         }

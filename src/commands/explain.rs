@@ -79,9 +79,10 @@ fn misspelled_annotations(config: &str) -> Vec<String> {
     let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
     let annotations = config.get("annotations").and_then(serde_json::Value::as_object);
     let names = annotations.into_iter().flat_map(|annotations| annotations.keys());
-    let is_misspelled =
-        |name: &&String| !name.starts_with(PREFIX) && name.to_lowercase().starts_with(PREFIX);
-    names.filter(is_misspelled).cloned().collect()
+    names
+        .filter(|name| !name.starts_with(PREFIX) && name.to_lowercase().starts_with(PREFIX))
+        .cloned()
+        .collect()
 }
 
 fn with_advice(error: anyhow::Error) -> anyhow::Error {

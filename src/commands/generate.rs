@@ -162,9 +162,11 @@ fn to_file(
         printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
-    let reading = || format!("reading {}", path.display());
     let old = if path.exists() {
-        Some(regular::read(path, MAX_FILE_BYTES).with_context(reading)?)
+        Some(
+            regular::read(path, MAX_FILE_BYTES)
+                .with_context(|| format!("reading {}", path.display()))?,
+        )
     } else {
         None
     };

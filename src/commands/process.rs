@@ -76,8 +76,13 @@ impl<'h> Examiner<'h> {
         } else {
             ExaminationDepth::Everything
         };
-        let work = |answer: &mut File| examine(depth, answer);
-        let answer = run_in_child(&name, self.host.as_fd(), MAX_EXAMINATION_BYTES, deadline, work);
+        let answer = run_in_child(
+            &name,
+            self.host.as_fd(),
+            MAX_EXAMINATION_BYTES,
+            deadline,
+            |answer: &mut File| examine(depth, answer),
+        );
         if Instant::now() >= deadline {
             self.left_behind.push(name);
         }
@@ -92,9 +97,13 @@ pub(super) fn read_arguments(
     name: &str,
     limit: Duration,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
-    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     let mut all_arguments = Vec::new();
-    for pid in host.list(proc)?.names.into_iter().filter(is_pid) {
+    for pid in host
+        .list(proc)?
+        .names
+        .into_iter()
+        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+    {
         let dir = proc.join(&pid);
         // A process that has exited meanwhile holds nothing.
         let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else {

@@ -194,9 +194,10 @@ mod tests {
     fn a_child_keeps_nothing_of_its_parent_s_open() {
         let lock = tempfile::tempfile().unwrap();
         let listed = run("octk-test", 4096, LONG, |answer| {
-            let read = |fd: RawFd| fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-            let text: Vec<_> =
-                (0..200).filter_map(read).map(|target| target.display().to_string()).collect();
+            let text: Vec<_> = (0..200)
+                .filter_map(|fd| fs::read_link(format!("/proc/self/fd/{fd}")).ok())
+                .map(|target| target.display().to_string())
+                .collect();
             answer.write_all(text.join("\n").as_bytes()).unwrap();
         });
         drop(lock);

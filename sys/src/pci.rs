@@ -48,8 +48,8 @@ fn parse(text: &str) -> Option<PciAddress> {
 }
 
 fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
-    let lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    let is_number = length.contains(&digits.len()) && digits.bytes().all(lower_hex);
+    let is_number = length.contains(&digits.len())
+        && digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     u32::from_str_radix(digits, 16).ok().filter(|_| is_number)
 }
 

@@ -134,8 +134,9 @@ pub fn quote_for_shell(word: impl AsRef<OsStr>) -> String {
     let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
     // No shell interprets these, except at the beginning of a word.
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
-    let begins = |byte: &u8| byte.is_ascii_alphanumeric() || b"_./".contains(byte);
-    if bytes.first().is_some_and(begins) && bytes.iter().all(is_plain) {
+    if bytes.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_./".contains(byte))
+        && bytes.iter().all(is_plain)
+    {
         return bytes.iter().copied().map(char::from).collect();
     }
     if bytes.iter().all(is_shown) {

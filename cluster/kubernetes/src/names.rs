@@ -154,10 +154,13 @@ pub(crate) fn append_to_node(node: &str, end: &str) -> String {
 /// end.
 fn base_label(name: &str) -> String {
     let label = name.replace(['_', ':', '.'], "-");
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let is_own = match name.parse::<PciAddress>() {
         Ok(address) => address.to_string() == name,
-        Err(_) => name.bytes().all(is_plain) && !is_ambiguous(&label),
+        Err(_) => {
+            name.bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+                && !is_ambiguous(&label)
+        }
     };
     if is_own && is_label(&label) && label.len() <= MAX_BASE && !label.contains("--") {
         label
@@ -219,9 +222,13 @@ pub(crate) fn truncate(text: &str, max: usize) -> &str {
 
 /// Returns whether a text is a DNS label (RFC 1123).
 pub(crate) fn is_label(label: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = !label.starts_with('-') && !label.ends_with('-');
-    !label.is_empty() && label.len() <= MAX_LABEL && ends && label.bytes().all(legal)
+    !label.is_empty()
+        && label.len() <= MAX_LABEL
+        && ends
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ pub struct SocketFile {
 impl SocketFile {
     /// Returns whether the socket still exists: kubelet removes all sockets when it starts.
     pub fn exists(&self) -> bool {
-        let is_at = |own| identity(&self.path).is_some_and(|(current, _)| current == own);
-        self.identity.is_some_and(is_at)
+        self.identity
+            .is_some_and(|own| identity(&self.path).is_some_and(|(current, _)| current == own))
     }
 
     /// Keeps the socket when the program ends.

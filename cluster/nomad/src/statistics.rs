@@ -57,8 +57,8 @@ fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue,
     if let Some(rdma) = &source.rdma {
         stats.nested = read_rdma_ports(host, rdma);
         let first = stats.nested.values().next();
-        let traffic = |port: &StatObject| traffic_value(port, "port_rcv_data", "port_xmit_data");
-        summaries.extend(first.and_then(traffic));
+        summaries
+            .extend(first.and_then(|port| traffic_value(port, "port_rcv_data", "port_xmit_data")));
     }
     if let Some(interface) = &source.interface {
         let dir = Path::new(NET).join(interface).join("statistics");

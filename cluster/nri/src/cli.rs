@@ -110,8 +110,9 @@ pub fn plugin_registration(
     options: &NriOptions,
 ) -> Result<PluginRegistration> {
     let name = name.unwrap_or(NAME);
-    let legal = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
-    if name.is_empty() || !name.chars().all(legal) {
+    if name.is_empty()
+        || !name.chars().all(|c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c))
+    {
         bail!("name {}; expected letters, digits, '_', '.', '+' and '-'", Quoted(name));
     }
     Ok(PluginRegistration {

@@ -78,8 +78,8 @@ fn merge_annotations(
     container: &Container,
     runtime: &NriRuntime,
 ) -> BTreeMap<String, String> {
-    let is_ours = |(key, _): &(String, String)| key.starts_with(DOMAIN);
-    let mut annotations: BTreeMap<String, String> = pod.into_iter().filter(is_ours).collect();
+    let mut annotations: BTreeMap<String, String> =
+        pod.into_iter().filter(|(key, _)| key.starts_with(DOMAIN)).collect();
     for (key, value) in &container.annotations {
         if key.starts_with(DOMAIN) || key.starts_with(ENGINE_PREFIX) {
             annotations.insert(key.clone(), value.clone());
@@ -208,8 +208,7 @@ mod tests {
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        pairs.iter().map(owned).collect()
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]

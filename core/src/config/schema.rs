@@ -43,8 +43,10 @@ fn adapt_to_parser(schema: &mut Schema) {
     }
     // An empty list is rejected where one value or several are expected.
     let is_never_empty = schema.get("anyOf").or(schema.get("minItems")).is_some();
-    let is_no_value = |value: &Value| value.is_null() || (is_never_empty && *value == json!([]));
-    if schema.get("default").is_some_and(is_no_value) {
+    if schema
+        .get("default")
+        .is_some_and(|value| value.is_null() || (is_never_empty && *value == json!([])))
+    {
         schema.remove("default");
     }
     for (keyword, null) in

@@ -64,11 +64,13 @@ impl<'a> LibrarySearch<'a> {
             bail!("LD_LIBRARY_PATH of the container is too long to be searched");
         }
         let cache = files.open(Path::new(CACHE))?;
-        let exists = |loader: &str| matches!(files.open(Path::new(loader)), Ok(Some(_)));
         let loader_dirs = find_loader_dirs(files);
         // The loader's own directories come first, in its order.
         let dirs = loader_dirs.iter().filter_map(|dir| dir.to_str()).chain(LIBRARY_DIRS);
-        let musl = MUSL_LOADERS.into_iter().any(exists).then_some(MUSL_DIR);
+        let musl = MUSL_LOADERS
+            .into_iter()
+            .any(|loader| matches!(files.open(Path::new(loader)), Ok(Some(_))))
+            .then_some(MUSL_DIR);
         Ok(LibrarySearch {
             files,
             owner,

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use onload_cdi::json::RawError;
 use onload_cdi::oci::{self, HostNode, NodeLookup};
 use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
 use onload_cdi::{ContainerEdits, variable_name};
@@ -199,8 +198,9 @@ impl Filter<'_> {
         {
             return Ok(());
         }
-        let in_process = |error: RawError| OciConfigError::Change(error.with_key("process"));
-        if root_access::drop_setuid(config.process_mut()).map_err(in_process)? {
+        if root_access::drop_setuid(config.process_mut())
+            .map_err(|error| OciConfigError::Change(error.with_key("process")))?
+        {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, because root-with-onload = \
                  \"refuse\" and a program of the image could use it to become the host's user 0",
@@ -285,7 +285,6 @@ impl Filter<'_> {
         let setting = self.settings.config.cdi.rdma_libraries;
         let library_choice = rdma_libraries::choose(devices, setting, config, root, self.host)
             .context(CONFIG_JSON)?;
-        let key = || self.request_keys(&[Class::Rdma]);
         let mut misfit = library_choice.misfit;
         let libraries = ContainerEdits {
             mounts: library_choice.files.iter().map(rdma_libraries::mount).collect(),
@@ -301,7 +300,10 @@ impl Filter<'_> {
         if let Some(why) = misfit {
             let what = format!("{} may not work", devices.join(", "));
             let warning = self.settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY);
-            self.outcome.report.warnings.push(warning.with_context(key)?);
+            self.outcome
+                .report
+                .warnings
+                .push(warning.with_context(|| self.request_keys(&[Class::Rdma]))?);
         }
         self.outcome.report.reasons.extend(library_choice.reasons);
         Ok(())

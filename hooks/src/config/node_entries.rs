@@ -171,8 +171,8 @@ impl<'de> Visitor<'de> for NodeCollector<'_> {
 
 fn has_bind<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     let mut has_bind = false;
-    let visit = |option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind";
-    visit_list(visit).deserialize(from)?;
+    visit_list(|option: Cow<'_, str>| has_bind |= option == "bind" || option == "rbind")
+        .deserialize(from)?;
     Ok(has_bind)
 }
 
@@ -259,8 +259,9 @@ mod tests {
     #[test]
     fn of_many_entries_of_one_node_two_that_differ_are_enough() {
         let count = |minor: &dyn Fn(usize) -> usize| {
-            let entry = |n| format!(r#"{{"path":"/dev/a","major":1,"minor":{}}}"#, minor(n));
-            let entries: Vec<String> = (0..1000).map(entry).collect();
+            let entries: Vec<String> = (0..1000)
+                .map(|n| format!(r#"{{"path":"/dev/a","major":1,"minor":{}}}"#, minor(n)))
+                .collect();
             let entries = entries.join(",");
             listed(&format!(r#"{{"linux":{{"devices":[{entries}]}}}}"#)).devices.len()
         };

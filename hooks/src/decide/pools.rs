@@ -442,8 +442,9 @@ impl Chosen {
             let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
                 continue;
             };
-            let is_leased = |(device, _): &&(DeviceId, Token)| arguments.lease.contains(device);
-            if let Some((device, token)) = self.members.iter().find(is_leased) {
+            if let Some((device, token)) =
+                self.members.iter().find(|(device, _)| arguments.lease.contains(device))
+            {
                 named_devices.insert(device.clone());
                 arguments.token = Some(token.clone());
                 arguments.replace_in(&mut hook.args);

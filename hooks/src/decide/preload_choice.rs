@@ -39,10 +39,14 @@ impl PreloadChoice {
             None if mount.is_some() => Preload::File,
             None => Preload::Off,
         };
-        let nic = || request.devices.get(&Class::Nic).map(|entry| &entry.origin);
-        let origin = entry.map(|entry| &entry.origin).or_else(nic);
-        let is_library = |mount: &&Mount| mount.container_path.ends_with(&format!("/{LIBRARY}"));
-        let library_mounts: Vec<&Mount> = edits.mounts.iter().filter(is_library).collect();
+        let origin = entry
+            .map(|entry| &entry.origin)
+            .or_else(|| request.devices.get(&Class::Nic).map(|entry| &entry.origin));
+        let library_mounts: Vec<&Mount> = edits
+            .mounts
+            .iter()
+            .filter(|mount| mount.container_path.ends_with(&format!("/{LIBRARY}")))
+            .collect();
         let mut targets: Vec<String> =
             library_mounts.iter().map(|mount| mount.container_path.clone()).collect();
         targets.sort();

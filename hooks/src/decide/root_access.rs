@@ -124,8 +124,9 @@ fn find_root_capability(process: &RawObject) -> Result<Option<&'static str>, Raw
     for set in SOURCE_SETS {
         all.extend(read_capabilities(&sets, set)?);
     }
-    let is_held = |way: &&str| all.iter().any(|name| may_name_capability(name, way));
-    Ok(ROOT_CAPABILITIES.into_iter().find(is_held))
+    Ok(ROOT_CAPABILITIES
+        .into_iter()
+        .find(|way| all.iter().any(|name| may_name_capability(name, way))))
 }
 
 fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {

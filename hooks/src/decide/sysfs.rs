@@ -170,8 +170,9 @@ impl Sysfs {
             return Ok(function);
         }
         let source = read_if_present(&device.join("name"), read_attribute)?;
-        let is_clock = |source: &String| source.strip_prefix("ptp").is_some_and(is_number);
-        let Some(source) = source.filter(is_clock) else {
+        let Some(source) =
+            source.filter(|source| source.strip_prefix("ptp").is_some_and(is_number))
+        else {
             return Ok(None);
         };
         let clock = self.class("ptp").join(source);
@@ -203,8 +204,7 @@ fn read_if_present<T>(path: &Path, read: impl FnOnce(&Path) -> io::Result<T>) ->
 /// The PCI function above a device of a class, or above the parent that the device names.
 fn function_above(device: &Path) -> io::Result<Option<PciAddress>> {
     let real = fs::canonicalize(device)?;
-    let parent = || pci_function(&fs::canonicalize(real.join("device")).ok()?);
-    Ok(pci_function(&real).or_else(parent))
+    Ok(pci_function(&real).or_else(|| pci_function(&fs::canonicalize(real.join("device")).ok()?)))
 }
 
 /// Returns whether a node with such a name belongs to one RDMA device.

@@ -22,8 +22,9 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request, file: &Path) ->
             continue;
         };
         for argument in &mut arguments.vf {
-            let is_for = |value: &&DeviceValue<Vlan>| value.name == argument.device.name.as_str();
-            let Some(vlan) = entry.value.iter().find(is_for) else {
+            let Some(vlan) =
+                entry.value.iter().find(|value| value.name == argument.device.name.as_str())
+            else {
                 continue;
             };
             let chosen = argument.vf.choose(vlan.value);

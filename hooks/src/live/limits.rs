@@ -28,10 +28,10 @@ impl<'a> ProcessLimits<'a> {
         let pid = to_pid(init.pid())?;
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::NOSYS) => None,
-            opened => {
-                let opening = || format!("opening a descriptor of process {}", init.pid());
-                Some(opened.with_context(opening)?)
-            }
+            opened => Some(
+                opened
+                    .with_context(|| format!("opening a descriptor of process {}", init.pid()))?,
+            ),
         };
         let process = ProcessLimits { init, pid, start_time, fd };
         // Checked after opening the descriptor: if this process exists now, it did when it was opened.

@@ -17,6 +17,8 @@ pub(super) fn transit_name() -> String {
 /// Returns whether a name is a transit name.
 pub(super) fn is_transit_name(name: &[u8]) -> bool {
     let digits = name.strip_prefix(PREFIX.as_bytes());
-    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    digits.is_some_and(|digits| digits.len() == 2 * RANDOM && digits.iter().all(is_digit))
+    digits.is_some_and(|digits| {
+        digits.len() == 2 * RANDOM
+            && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }

@@ -134,8 +134,9 @@ pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
     let Ok(dir) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
         return false;
     };
-    let has_hook = |record: ContainerRecord| record.created.is_some();
-    if container_record::read(&dir).is_ok_and(|record| !record.is_some_and(has_hook)) {
+    if container_record::read(&dir)
+        .is_ok_and(|record| !record.is_some_and(|record| record.created.is_some()))
+    {
         // The runtime that follows reports its own errors, and what stays is small.
         for name in ["ld.so.preload", container_record::RECORD] {
             let _ = unlinkat(&dir, name, AtFlags::empty());

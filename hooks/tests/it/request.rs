@@ -525,7 +525,7 @@ fn a_copied_ticket_is_refused_to_another_task_when_its_own_is_over() {
     let output = of_task("thief");
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let message = stderr(&output);
-    assert!(message.contains("is good for the task that used it first"), "{message}");
+    assert!(message.contains("is valid only for the task that used it first"), "{message}");
     assert!(!message.contains(id.as_str()), "{message}");
 }
 

@@ -388,8 +388,7 @@ impl SriovPlanner<'_> {
                 ..HostStep::new(&self.subject, format!("interface {interface}"), now, wanted)
             }
         };
-        let steps = || (step(flags | UP, "down", "up"), step(flags, "up", "down"));
-        (flags & UP == 0).then(steps)
+        (flags & UP == 0).then(|| (step(flags | UP, "down", "up"), step(flags, "up", "down")))
     }
 
     /// Drivers in [`MAKE_WHILE_UP`] also answer their virtual functions only while the interface is up.

@@ -29,8 +29,8 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
         })
         .collect();
     for device in devices {
-        let group_reason = || groups.get(&(device.class, device.group?)).cloned();
-        match drain_reason(&device).or_else(group_reason) {
+        match drain_reason(&device).or_else(|| groups.get(&(device.class, device.group?)).cloned())
+        {
             Some(reason) => mark_drained(device, reason, inventory),
             None => inventory.devices.push(device),
         }

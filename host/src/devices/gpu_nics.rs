@@ -65,12 +65,15 @@ impl<'i> GpuNicMap<'i> {
 
     /// Iterates over the GPUs with the NICs of the RDMA devices in their aliases.
     pub fn pairs(&self) -> impl Iterator<Item = (PciAddress, PciAddress)> {
-        let by_address = |alias: &&GpuAlias| alias.name == gpu_name::from_address(alias.gpu);
-        self.inventory.near_gpus.iter().filter(by_address).flat_map(|alias| {
-            let rdma = self.inventory.devices_of_class(Class::Rdma);
-            rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()))
-                .filter_map(|device| Some((alias.gpu, device.pci?)))
-        })
+        self.inventory
+            .near_gpus
+            .iter()
+            .filter(|alias| alias.name == gpu_name::from_address(alias.gpu))
+            .flat_map(|alias| {
+                let rdma = self.inventory.devices_of_class(Class::Rdma);
+                rdma.filter(|device| alias.rdma.iter().any(|name| *name == device.name.as_str()))
+                    .filter_map(|device| Some((alias.gpu, device.pci?)))
+            })
     }
 
     /// Returns the functions that exchange data: a NIC accesses a GPU through its Data Direct function, if it has one.

@@ -283,8 +283,8 @@ fn has_interface_driver(function: &PciFunction) -> bool {
 /// specification is resolved after the plugin has moved the interface.
 fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
     let pools = config.pools.values();
-    let is_cni_pool = |pool: &&PoolConfig| pool.class == Class::Netdev && pool.mover == Mover::Cni;
-    let pools: Vec<_> = pools.filter(is_cni_pool).collect();
+    let pools: Vec<_> =
+        pools.filter(|pool| pool.class == Class::Netdev && pool.mover == Mover::Cni).collect();
     if pools.is_empty() {
         return BTreeSet::new();
     }

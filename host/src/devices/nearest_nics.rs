@@ -214,11 +214,12 @@ fn gpu_nic_paths(
     for (gpu, vendor) in &gpu_nics.gpus {
         by_vendor.entry(vendor).or_default().push(*gpu);
     }
-    let of_gpu =
-        |gpu: &PciAddress| nics.iter().map(|nic| gpu_nic_path(gpu_nics, *gpu, nic)).collect();
     let mut all = Vec::new();
     for gpus in by_vendor.into_values() {
-        let paths = gpus.iter().map(of_gpu).collect();
+        let paths = gpus
+            .iter()
+            .map(|gpu| nics.iter().map(|nic| gpu_nic_path(gpu_nics, *gpu, nic)).collect())
+            .collect();
         all.push((gpus, paths));
     }
     all
@@ -253,8 +254,9 @@ fn rank_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Vec<(usize, PathRank)>
     let ranks: BTreeSet<PathRank> = own_paths.iter().filter_map(|path| path.rank()).collect();
     let known =
         ranks.into_iter().take_while(|rank| !own_paths.iter().any(|path| path.may_outdo(*rank)));
-    let of_rank = |rank| find_ties(number, paths, rank).0.into_iter().map(move |nic| (nic, rank));
-    known.flat_map(of_rank).collect()
+    known
+        .flat_map(|rank| find_ties(number, paths, rank).0.into_iter().map(move |nic| (nic, rank)))
+        .collect()
 }
 
 /// Returns the NICs with this rank for the GPU `number`, starting with its own, and the number of its own.

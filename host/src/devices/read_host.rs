@@ -41,8 +41,7 @@ pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
 /// Returns exclusions for failed reads, unless another reason already names them.
 fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
     let unread = inventory.unread.iter().filter(|unread| {
-        let has_reason = |exclusion: &Exclusion| exclusion.reason.contains(&unread.reason);
-        !inventory.not_offered.iter().any(has_reason)
+        !inventory.not_offered.iter().any(|exclusion| exclusion.reason.contains(&unread.reason))
     });
     let to_exclusion = |unread: &unread::UnreadEntry| {
         let class = *unread.kinds.first()?;
@@ -90,8 +89,11 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let gdrcopy = probe.with_classes(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.with_classes(&[Class::Hugepages], || hugepages::read(probe));
     let has_two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
-    let takes_huge_pages = |nic: &&nic::Nic| nic.datapath.takes_huge_pages(tcpdirect.is_some());
-    if let Some(nic) = nics.iter().find(takes_huge_pages).filter(|_| !has_two_mib) {
+    if let Some(nic) = nics
+        .iter()
+        .find(|nic| nic.datapath.takes_huge_pages(tcpdirect.is_some()))
+        .filter(|_| !has_two_mib)
+    {
         let need = match &tcpdirect {
             Some(_) => "TCPDirect needs huge pages of 2 MiB, about 40 per stack".to_owned(),
             None => format!("Onload needs huge pages of 2 MiB to receive with {}", nic.name),

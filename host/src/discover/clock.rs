@@ -56,8 +56,9 @@ pub(crate) fn read(
         let offered = sources.into_iter().filter_map(|source| {
             let (name, pci) = (source.name.clone(), source.pci);
             let clock = source.into_clock(probe, functions, &nics);
-            let exclude = |reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci));
-            clock.map_err(exclude).ok()
+            clock
+                .map_err(|reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci)))
+                .ok()
         });
         offered.collect()
     };

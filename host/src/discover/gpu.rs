@@ -128,9 +128,9 @@ pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Optio
             EMULATED.contains(&function.id.vendor) || function.id == EMULATED_ICH
         })
     };
-    let is_flat = |address: &PciAddress| functions.bridges(*address).iter().all(is_emulated);
-    (roots.len() == 1 && compared.iter().all(is_flat))
-        .then_some("the hypervisor shows one flat PCI bus")
+    (roots.len() == 1
+        && compared.iter().all(|address| functions.bridges(*address).iter().all(is_emulated)))
+    .then_some("the hypervisor shows one flat PCI bus")
 }
 
 #[cfg(test)]

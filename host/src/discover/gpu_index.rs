@@ -102,8 +102,11 @@ fn match_indexes(
 ) -> GpuIndexes {
     let mut indexes = GpuIndexes::default();
     for (index, paths) in names {
-        let is_its = |(_, nodes): &&GpuNodes| nodes.iter().any(|node| paths.contains(node));
-        let matching: Vec<PciAddress> = gpus.iter().filter(is_its).map(|(gpu, _)| *gpu).collect();
+        let matching: Vec<PciAddress> = gpus
+            .iter()
+            .filter(|(_, nodes)| nodes.iter().any(|node| paths.contains(node)))
+            .map(|(gpu, _)| *gpu)
+            .collect();
         if let [gpu] = matching[..] {
             indexes.known.insert(*index, gpu);
             continue;

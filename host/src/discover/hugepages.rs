@@ -97,8 +97,7 @@ fn unknown_reason(
         );
         (!overall.contains(&size_kib)).then_some(absent)
     };
-    let sizes_reason = || probe.own_unread_reason(SIZES);
-    let reason = unread.or_else(sizes_reason).or_else(absent)?;
+    let reason = unread.or_else(|| probe.own_unread_reason(SIZES)).or_else(absent)?;
     Some(format!("could not determine how many pages are reserved: {reason}"))
 }
 

@@ -196,8 +196,7 @@ pub(crate) fn read(
 ) -> DiscoveredNics {
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
-    let has_driver = |interface: &NetworkInterface| interface.driver().is_some();
-    if interfaces.iter().any(has_driver) {
+    if interfaces.iter().any(|interface| interface.driver().is_some()) {
         let features = probe
             .with_classes(&[], || probe.ok_or_warn(probe.host().interface_features().map(Some)));
         attachments.features = features.unwrap_or_default();

@@ -262,10 +262,10 @@ fn parse_driver_version(text: &str) -> DriverVersion {
             .next();
         value.filter(|value| !value.is_empty()).map(str::to_owned)
     };
-    let is_md5 = |text: &String| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
     DriverVersion {
         version: field("onload_version").filter(|text| is_version(text)),
-        interface: field("uk_intf_ver").filter(is_md5),
+        interface: field("uk_intf_ver")
+            .filter(|text| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())),
     }
 }
 
@@ -387,8 +387,10 @@ fn trim(text: &[u8]) -> &[u8] {
 fn release(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(trim(text)).ok().filter(|text| text.len() <= 32)?;
     let numbers: Vec<&str> = text.split('.').collect();
-    let number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let release = (3..=4).contains(&numbers.len()) && numbers.iter().all(number);
+    let release = (3..=4).contains(&numbers.len())
+        && numbers
+            .iter()
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
     release.then(|| text.to_owned())
 }
 

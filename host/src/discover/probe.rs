@@ -128,8 +128,8 @@ impl<'h> Probe<'h> {
         let mut by_cause: BTreeMap<PathBuf, MissingRead> = BTreeMap::new();
         for missing in self.unread.borrow().values() {
             if !missing.classes.is_empty() {
-                let first = || missing.clone();
-                let known = by_cause.entry(missing.cause.clone()).or_insert_with(first);
+                let known =
+                    by_cause.entry(missing.cause.clone()).or_insert_with(|| missing.clone());
                 known.classes.extend(&missing.classes);
             }
         }
@@ -175,8 +175,11 @@ impl<'h> Probe<'h> {
 
     /// Reads a hexadecimal number with or without `0x`.
     pub(crate) fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
-        let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-        self.read_parsed(path, hex, "a hexadecimal number")
+        self.read_parsed(
+            path,
+            |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok(),
+            "a hexadecimal number",
+        )
     }
 
     pub(crate) fn read_parsed<T>(

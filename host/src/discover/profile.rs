@@ -128,8 +128,10 @@ fn set(name: &str, value: &str) -> Option<Statement> {
 /// Returns whether a profile may set this variable.
 fn is_setting(name: &str) -> bool {
     let rest = name.strip_prefix("EF_").unwrap_or_default();
-    let legal = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
-    !rest.is_empty() && rest.bytes().all(legal)
+    !rest.is_empty()
+        && rest
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// Returns the words of a shell line without expansions, or `None` for other lines. Quotes are removed, and a comment

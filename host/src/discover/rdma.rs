@@ -591,8 +591,9 @@ impl RdmaContext<'_, '_, '_> {
         let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter().map(|node| offered_node(node, name, device_dir.pci));
         let connection_manager = has_connection_manager(transport).then(|| {
-            let find = || find_connection_manager(probe).map(OfferedNode::shared);
-            self.connection_manager.get_or_init(find).clone()
+            self.connection_manager
+                .get_or_init(|| find_connection_manager(probe).map(OfferedNode::shared))
+                .clone()
         });
         let nodes = verbs.chain(connection_manager.flatten());
         RdmaDevice {
@@ -766,8 +767,10 @@ impl RdmaContext<'_, '_, '_> {
             return Some(interface.clone().filter(|name| !is_representor(name)));
         }
         let in_software = port.device_dir.pci.is_none();
-        let parent = || self.probe.attribute(port.device_dir.directory.join("parent"));
-        in_software.then(parent).flatten().map(Some)
+        in_software
+            .then(|| self.probe.attribute(port.device_dir.directory.join("parent")))
+            .flatten()
+            .map(Some)
     }
 
     /// Returns the interfaces of an RDMA device's parent device.
@@ -931,17 +934,17 @@ fn state_word(text: &str) -> &str {
 /// bytes.
 fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
     let groups: Vec<&str> = text.split(':').collect();
-    let is_right =
-        |group: &&str| group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let is_whole = groups.len() == count && groups.iter().all(is_right);
+    let is_whole = groups.len() == count
+        && groups.iter().all(|group| {
+            group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit())
+        });
     let guid = groups.get(count - 16 / digits..)?.concat();
     u64::from_str_radix(&guid, 16).ok().filter(|_| is_whole)
 }
 
 fn parse_gid(text: &str) -> Option<[u8; 16]> {
     let groups: Vec<&str> = text.split(':').collect();
-    let is_right = |group: &&str| group.len() == 4;
-    let is_whole = groups.len() == 8 && groups.iter().all(is_right);
+    let is_whole = groups.len() == 8 && groups.iter().all(|group| group.len() == 4);
     let gid = u128::from_str_radix(&groups.concat(), 16).ok().filter(|_| is_whole)?;
     Some(gid.to_be_bytes())
 }

@@ -73,8 +73,9 @@ fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option
     if copies.is_empty() {
         return None;
     }
-    let is_beside_onload = |copy: &Installation| Some(copy.library_dir.as_path()) == onload_dir;
-    let chosen = copies.remove(copies.iter().position(is_beside_onload).unwrap_or(0));
+    let chosen = copies.remove(
+        copies.iter().position(|copy| Some(copy.library_dir.as_path()) == onload_dir).unwrap_or(0),
+    );
     let used = chosen.library_dir.join(LIBRARY);
     for other in copies {
         let path = other.library_dir.join(LIBRARY).display().to_string();

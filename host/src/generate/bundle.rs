@@ -189,8 +189,12 @@ mod tests {
 
     fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {
         let spec = &specs[&SpecName::devices(Class::Bundle)];
-        let is_it = |device: &&Device| device.name.valid().unwrap().as_str() == name;
-        spec.devices.iter().find(is_it).unwrap().container_edits.clone()
+        spec.devices
+            .iter()
+            .find(|device| device.name.valid().unwrap().as_str() == name)
+            .unwrap()
+            .container_edits
+            .clone()
     }
 
     fn reasons(host: &str, text: &str) -> Vec<String> {

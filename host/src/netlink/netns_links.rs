@@ -41,8 +41,7 @@ pub fn list_links(file: &Path) -> io::Result<NetnsLinks> {
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, read)?;
-        let died = |_| Err(io::Error::other("its thread has died"));
-        thread.join().unwrap_or_else(died)
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread has died")))
     })
 }
 

@@ -40,8 +40,9 @@ impl<'r> SpecDevices<'r> {
                 continue;
             };
             devices.entry(*class).or_default().insert(name, resolved);
-            let expected = || expectations(&resolved.spec.container_edits);
-            common.entry(resolved.path).or_insert_with(expected);
+            common
+                .entry(resolved.path)
+                .or_insert_with(|| expectations(&resolved.spec.container_edits));
         }
         let conflicts = registry.conflicts().iter().filter_map(|conflict| {
             let class = classes.get(conflict.name.kind().as_str())?;

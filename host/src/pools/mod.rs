@@ -240,8 +240,9 @@ impl ClassDevices<'_> {
         pools: &mut PoolSet,
     ) -> Result<NamedPool, String> {
         let class = self.class;
-        let is_drained = |candidate: &&Vec<&HostDevice>| candidate.iter().any(|one| one.is_drained);
-        let (drained, offered): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_drained);
+        let (drained, offered): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .partition(|candidate| candidate.iter().any(|one| one.is_drained));
         let (drained, offered) = (first_devices(drained), first_devices(offered));
         let members = |devices: &[&HostDevice]| devices.iter().copied().map(to_member).collect();
         if !drained.is_empty() {

@@ -51,9 +51,9 @@ pub struct SpecPlan {
 
 impl SpecPlan {
     pub fn changes_files(&self) -> bool {
-        let changes =
-            |step: &FileStep| matches!(step.action, FileAction::Write(_) | FileAction::Remove);
-        self.steps.iter().any(changes)
+        self.steps
+            .iter()
+            .any(|step| matches!(step.action, FileAction::Write(_) | FileAction::Remove))
     }
 
     pub fn left_files(&self) -> impl Iterator<Item = &str> {
@@ -134,8 +134,7 @@ fn held_classes(
         })
     };
     let undecided = desired.undecided.iter().filter(|_| !desired.force);
-    let loses = |class: &&Class| SpecName::for_class(**class).into_iter().any(loses);
-    undecided.filter(loses).copied().collect()
+    undecided.filter(|class| SpecName::for_class(**class).into_iter().any(loses)).copied().collect()
 }
 
 fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, FileHashes> {

@@ -109,7 +109,8 @@ fn short_name(id: &Token) -> String {
 
 pub fn unknown_error(id: &Token) -> Error {
     error!(
-        "ticket {} is not known: a later reservation has its devices, it expired, the host has started again since, or it was made up; let the engine place the task again",
+        "ticket {} is unknown: a later reservation has its devices, it expired, the host was \
+         rebooted, or the ticket is invalid; let the engine place the task again",
         short_name(id)
     )
 }
@@ -303,7 +304,8 @@ impl Tickets {
         let is_alive = ticket.user.as_ref().is_some_and(|user| self.is_alive(user));
         if !is_alive && self.is_late(ticket) {
             bail!(
-                "ticket {} is good no longer: its task did not start within {} h, or within {} h after its last container ended; let the engine place the task again",
+                "ticket {} has expired: its task did not start within {} h, or within {} h after \
+                 its last container ended; let the engine place the task again",
                 short_name(id),
                 FIRST_START.as_secs() / 3600,
                 RESTART.as_secs() / 3600
@@ -571,7 +573,6 @@ mod tests {
         }
 
         fn redeem(&self, id: &Token, user: &TicketUser) -> Result<Ticket, String> {
-            let text = |error: Error| format!("{error:#}");
             let starting = StartingContainer {
                 container: &user.container,
                 bundle: &user.bundle,
@@ -579,7 +580,10 @@ mod tests {
                 task: user.task.as_deref(),
             };
             let checked = self.tickets.check_redeemable(id, starting);
-            let redeemed = self.tickets.redeem(id, user.clone(), TIMEOUT).map_err(text);
+            let redeemed = self
+                .tickets
+                .redeem(id, user.clone(), TIMEOUT)
+                .map_err(|error| format!("{error:#}"));
             assert_eq!(checked.is_ok(), redeemed.is_ok());
             redeemed
         }
@@ -711,7 +715,7 @@ mod tests {
             let redeemed = host.redeem(&id, &other);
             assert_eq!(redeemed.is_ok(), is_its_own, "{other:?}");
             if let Err(said) = redeemed {
-                assert!(said.contains("is good for the task that used it first"), "{said}");
+                assert!(said.contains("is valid only for the task that used it first"), "{said}");
             }
             host.end(&other);
         }

@@ -181,8 +181,8 @@ fn ports_between(
 }
 
 fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
-    let is_wrong = |port: &&AcsPort| port.need.required_control(port.now) != port.now;
-    let wrong: Vec<&AcsPort> = ports.iter().filter(is_wrong).collect();
+    let wrong: Vec<&AcsPort> =
+        ports.iter().filter(|port| port.need.required_control(port.now) != port.now).collect();
     let Some(need) = wrong.iter().map(|port| port.need).max() else {
         let text = match ports.len() {
             0 => "no port between a GPU and its NIC has ACS".to_owned(),

@@ -55,6 +55,6 @@ fn needs_no_link(context: &CheckContext<'_>) -> Result<bool, HostError> {
             versions.push(version.as_deref().and_then(EngineVersion::parse));
         }
     }
-    let is_new = |version: &Option<EngineVersion>| version.is_some_and(|v| v >= NEEDS_NO_LINK);
-    Ok(!versions.is_empty() && versions.iter().all(is_new))
+    Ok(!versions.is_empty()
+        && versions.iter().all(|version| version.is_some_and(|v| v >= NEEDS_NO_LINK)))
 }

@@ -29,10 +29,13 @@ pub(super) fn check_hugepages(context: &CheckContext<'_>) -> Findings {
             names_by_node.entry(node).or_default().push(name);
         }
     }
-    let is_without =
-        |node: &&u32| usable_pages(context, **node) == 0 && !is_configured(context, **node);
     // The finding is for the first of these nodes.
-    let mut line = Some(config_remedy(context, names_by_node.keys().filter(is_without)));
+    let mut line = Some(config_remedy(
+        context,
+        names_by_node
+            .keys()
+            .filter(|node| usable_pages(context, **node) == 0 && !is_configured(context, **node)),
+    ));
     let findings = names_by_node.iter().map(|(node, devices)| {
         let node = *node;
         let pages = usable_pages(context, node);

@@ -58,9 +58,11 @@ pub(super) fn find_word(
     start: &str,
 ) -> Result<Option<String>, HostError> {
     let line = context.attribute(CMDLINE_PATH)?.unwrap_or_default();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_=,:/.-".contains(c);
     let mut words = line.split_ascii_whitespace().take_while(|word| *word != "--");
-    let word = words.find(|word| word.starts_with(start) && word.chars().all(is_plain));
+    let word = words.find(|word| {
+        word.starts_with(start)
+            && word.chars().all(|c: char| c.is_ascii_alphanumeric() || "_=,:/.-".contains(c))
+    });
     Ok(word.map(str::to_owned))
 }
 

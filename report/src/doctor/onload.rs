@@ -160,8 +160,7 @@ fn bond_remedies(bond: &OnloadBond) -> (Remedy, Vec<Remedy>) {
 
 pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     let inventory = context.inventory;
-    let is_offered = |onload: &onload_host::discover::onload::Onload| onload.obstacle.is_none();
-    if !inventory.onload.as_ref().is_some_and(is_offered) {
+    if !inventory.onload.as_ref().is_some_and(|onload| onload.obstacle.is_none()) {
         return Ok(Vec::new());
     }
     let lost = lost_registrations(context);

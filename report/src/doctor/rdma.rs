@@ -151,9 +151,12 @@ pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
 fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
     let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
     let mut remedies = virtual_guid_remedies(context, device).unwrap_or_default().into_iter();
-    let firmware =
-        || Remedy::install("firmware that has a GUID for this device", "the vendor of the card");
-    let finding = Finding::warn(ZERO_GUID, remedies.next().unwrap_or_else(firmware));
+    let finding = Finding::warn(
+        ZERO_GUID,
+        remedies.next().unwrap_or_else(|| {
+            Remedy::install("firmware that has a GUID for this device", "the vendor of the card")
+        }),
+    );
     let finding = remedies.fold(finding, Finding::with_remedy);
     finding.with_subject(&device.name).with_path(path)
 }

@@ -88,8 +88,10 @@ pub(super) fn render(families: Vec<MetricFamily>) -> String {
     registry.register_collector(Box::new(FamilyCollector(families)));
     let mut text = String::new();
     let _ = encode(&mut text, &registry);
-    let is_kept = |line: &&str| !(line.starts_with("# TYPE ") && line.ends_with(" unknown"));
-    text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| !(line.starts_with("# TYPE ") && line.ends_with(" unknown")))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 pub(super) fn count(number: usize) -> f64 {

@@ -113,8 +113,8 @@ fn parse_part(
 }
 
 pub(super) fn is_id(text: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.len() == ID && text.bytes().all(is_digit)
+    text.len() == ID
+        && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 #[cfg(test)]

@@ -255,8 +255,9 @@ impl<'l> ContainerReader<'l> {
 
     fn has_stack(&self, process: &ContainerProcess, config: Option<&ContainerConfig>) -> bool {
         let is_listed = self.stack_pids.contains(&process.pid);
-        let variables = || facts::start_environment(self.input.host, process, config);
-        stack::has_stack(process, is_listed, variables)
+        stack::has_stack(process, is_listed, || {
+            facts::start_environment(self.input.host, process, config)
+        })
     }
 
     /// The interfaces of the network that the processes are in.

@@ -198,8 +198,8 @@ fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
             || is_numbered(name, "pps")
     });
     paths.extend(list_paths("/dev/infiniband", &|name| {
-        let has_prefix = |prefix| is_numbered(name, prefix);
-        name == "rdma_cm" || ["uverbs", "umad", "issm"].into_iter().any(has_prefix)
+        name == "rdma_cm"
+            || ["uverbs", "umad", "issm"].into_iter().any(|prefix| is_numbered(name, prefix))
     }));
     paths.extend(list_paths("/dev/vfio", &|name| {
         name == "vfio" || is_numbered(name, "") || is_numbered(name, "noiommu-")
@@ -289,8 +289,9 @@ pub(super) fn start_environment(
 ) -> Vec<u8> {
     let environment = read_environment(host, process.pid);
     let configured = config.filter(|_| process.is_init);
-    let configured = || configured.map(|config| config.process.env.join("\0").into_bytes());
-    environment.or_else(configured).unwrap_or_default()
+    environment
+        .or_else(|| configured.map(|config| config.process.env.join("\0").into_bytes()))
+        .unwrap_or_default()
 }
 
 pub(super) fn find_variable<'v>(variables: &'v [u8], name: &str) -> Option<&'v [u8]> {
@@ -439,8 +440,10 @@ impl ContainerFacts {
     }
 
     pub(super) fn is_partly_unseen(&self) -> bool {
-        let unseen =
-            |process: &ContainerProcess| process.open.is_none() || process.preload.is_none();
-        !self.is_seen || self.processes.iter().any(unseen)
+        !self.is_seen
+            || self
+                .processes
+                .iter()
+                .any(|process| process.open.is_none() || process.preload.is_none())
     }
 }

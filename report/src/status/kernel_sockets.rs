@@ -340,8 +340,9 @@ fn kernel_sockets(
         // A kernel without IPv6 has no tables of it.
         let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
         let is_of_host = |address: &IpAddr| accelerators.host_addresses.contains_key(address);
-        let parse = |line| parse_socket(line, &is_of_host);
-        sockets.extend(lines.split(|byte| *byte == b'\n').filter_map(parse));
+        sockets.extend(
+            lines.split(|byte| *byte == b'\n').filter_map(|line| parse_socket(line, &is_of_host)),
+        );
     }
     Some(sockets)
 }
@@ -355,8 +356,8 @@ fn parse_socket(
     let local = find_column(line, LOCAL).and_then(parse_address);
     let remote = find_column(line, REMOTE).and_then(parse_address);
     let is_loopback = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
-    let is_left = |(address, port): (IpAddr, u16)| port == DNS_PORT || is_of_host(&address);
-    if is_loopback || remote.is_some_and(is_left) {
+    if is_loopback || remote.is_some_and(|(address, port)| port == DNS_PORT || is_of_host(&address))
+    {
         return Some((inode, None));
     }
     let address = local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address);

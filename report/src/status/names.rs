@@ -126,8 +126,8 @@ impl<'h> ContainerNames<'h> {
             // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
             ContainerEngine::Containerd => {
                 let mut files = self.bundle_dirs(engine, id).into_iter();
-                let read = |bundle: PathBuf| self.host.text(&bundle.join("runtime")).ok()?;
-                let path = files.find_map(read)?;
+                let path =
+                    files.find_map(|bundle| self.host.text(&bundle.join("runtime")).ok()?)?;
                 let name = Path::new(path.trim()).file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
             }
@@ -222,8 +222,7 @@ fn read_podman_names(
             .collect(),
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
-            let read_list = |list| read_in_home(host, &home, list);
-            PODMAN.into_iter().filter_map(read_list).collect()
+            PODMAN.into_iter().filter_map(|list| read_in_home(host, &home, list)).collect()
         }
     };
     let stored = lists

@@ -106,7 +106,6 @@ impl<'l> AcceleratedInterfaces<'l> {
             return None;
         }
         let links = network.links.iter().filter(|link| link.flags & LOOPBACK == 0);
-        let to_text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
         let accelerations = judge_links(&network.links, &|link| self.judge_base(network, link));
         let mut interfaces: Vec<ContainerInterface> = links
             .map(|link| {
@@ -114,7 +113,11 @@ impl<'l> AcceleratedInterfaces<'l> {
                     accelerations.get(&link.index).cloned().unwrap_or(Acceleration::Unknown);
                 ContainerInterface {
                     name: link.display_name(),
-                    other_names: link.alternative_names.iter().map(to_text).collect(),
+                    other_names: link
+                        .alternative_names
+                        .iter()
+                        .map(|name| String::from_utf8_lossy(name).into_owned())
+                        .collect(),
                     is_accelerated: acceleration.is_accelerated(),
                     ports: acceleration.ports(),
                     is_physical: link.kind.is_empty(),
@@ -199,7 +202,8 @@ fn read_attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
     }
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
     let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
-    let attribute = |path: &Path| host.attribute(path).ok().flatten();
-    let nics = names.iter().filter_map(|entry| nic::DebugfsNic::read(entry, attribute));
+    let nics = names.iter().filter_map(|entry| {
+        nic::DebugfsNic::read(entry, |path: &Path| host.attribute(path).ok().flatten())
+    });
     Some(nics.collect())
 }

@@ -255,9 +255,9 @@ impl<'h> ProcessReader<'h> {
     ) -> Option<String> {
         let name = || target.to_str().filter(|name| name.len() <= MAX_PATH_BYTES);
         if !target.is_absolute() {
-            let is_device =
-                |name: &&str| name.starts_with("anon_inode:[vfio") || is_onload_descriptor(name);
-            return name().filter(is_device).map(str::to_owned);
+            return name()
+                .filter(|name| name.starts_with("anon_inode:[vfio") || is_onload_descriptor(name))
+                .map(str::to_owned);
         }
         let node_path = || Some(name().filter(|name| name.starts_with("/dev/"))?.to_owned());
         // A captured host has only the links.

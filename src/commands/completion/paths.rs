@@ -36,6 +36,5 @@ pub(super) fn leave_to_shell(command: Command) -> Command {
 /// The answer, where a mark is among the candidates.
 pub(super) fn find_hint(candidates: &[CompletionCandidate]) -> Option<&'static str> {
     let tags = || candidates.iter().filter_map(CompletionCandidate::get_tag);
-    let marks = |hint: &&str| tags().any(|tag| tag.to_string() == *hint);
-    [ANY, DIRECTORIES].into_iter().find(marks)
+    [ANY, DIRECTORIES].into_iter().find(|hint| tags().any(|tag| tag.to_string() == *hint))
 }

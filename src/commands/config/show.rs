@@ -72,8 +72,13 @@ fn format_toml(value: &Value) -> String {
             let entries: Vec<String> = entries
                 .iter()
                 .map(|(key, value)| {
-                    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-                    let key = if key.chars().all(is_bare) { key } else { &format!("{key:?}") };
+                    let key =
+                        if key.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_".contains(c))
+                        {
+                            key
+                        } else {
+                            &format!("{key:?}")
+                        };
                     format!("{key} = {}", format_toml(value))
                 })
                 .collect();

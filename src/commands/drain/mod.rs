@@ -59,8 +59,10 @@ pub fn run(
         now
     };
     let mut selected = DrainList::default();
-    let is_selected = |entry: &&DrainEntry| !is_asked || targets.contains(&entry.target);
-    now.iter().filter(is_selected).cloned().for_each(|entry| selected.add(entry));
+    now.iter()
+        .filter(|entry| !is_asked || targets.contains(&entry.target))
+        .cloned()
+        .for_each(|entry| selected.add(entry));
     let holders = remaining_holders(&host, &config, &selected, args, printer)?;
     match args.format {
         ListFormat::Json => printer.print_json(&to_json(&selected, &holders))?,

@@ -37,8 +37,7 @@ pub(super) fn resolve_targets(
     let mut targets = BTreeSet::new();
     for word in words {
         let word_targets = resolve_word(word, inventory, pools)?;
-        let is_as_typed = |target: &DrainTarget| word.ends_with(&target.to_string());
-        if !word_targets.iter().all(is_as_typed) {
+        if !word_targets.iter().all(|target| word.ends_with(&target.to_string())) {
             let names: Vec<String> = word_targets.iter().map(ToString::to_string).collect();
             printer.note(format_args!("{word} stands for {}", ShortList(&names)));
         }

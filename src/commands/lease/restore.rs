@@ -8,7 +8,6 @@ use onload_core::device_id::DeviceId;
 use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
 use onload_lease::Leases;
-use onload_sys::error::Error;
 use onload_sys::text::ErrorChain;
 
 use super::format_device;
@@ -68,8 +67,11 @@ fn restore_until_stable(
 /// One look.
 fn restore_once(leases: &Leases) -> anyhow::Result<Vec<RestoreOutcome>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    let to_reason = |error: Error| ErrorChain(&error).to_string();
-    Ok(restored.map(|outcome| (outcome.device, outcome.result.err().map(to_reason))).collect())
+    Ok(restored
+        .map(|outcome| {
+            (outcome.device, outcome.result.err().map(|error| ErrorChain(&error).to_string()))
+        })
+        .collect())
 }
 
 #[cfg(test)]

@@ -272,8 +272,11 @@ fn neighbour_addresses(address: Ipv4Addr, prefix: u8) -> Vec<Ipv4Addr> {
         31 => vec![bits ^ 1],
         _ => Vec::new(),
     };
-    let is_other = |other: &u32| *other != bits && (prefix == 31 || *other != bits | !mask);
-    neighbours.into_iter().filter(is_other).map(Ipv4Addr::from_bits).collect()
+    neighbours
+        .into_iter()
+        .filter(|other| *other != bits && (prefix == 31 || *other != bits | !mask))
+        .map(Ipv4Addr::from_bits)
+        .collect()
 }
 
 #[cfg(test)]

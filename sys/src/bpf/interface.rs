@@ -87,9 +87,11 @@ pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
             let mut info = ProgramInfo::default();
             read_info(&program, &mut info).map(|()| info)
         });
-        let matches =
-            |info: &ProgramInfo| info.kind == XDP_PROGRAM && until_nul(&info.name) == name;
-        ids.extend(info.ok().filter(matches).map(|info| info.id));
+        ids.extend(
+            info.ok()
+                .filter(|info| info.kind == XDP_PROGRAM && until_nul(&info.name) == name)
+                .map(|info| info.id),
+        );
     }
     ids
 }

@@ -64,8 +64,7 @@ impl ContainerRoot {
     /// Opens the root that a configuration names. The engine chose that path, not the image. Fails for the host's own
     /// root.
     pub fn open(path: &Path) -> Result<Self> {
-        let open = || rustix::fs::open(path, ROOT, Mode::empty());
-        let fd = open_root(path, open, || stat("/"))?;
+        let fd = open_root(path, || rustix::fs::open(path, ROOT, Mode::empty()), || stat("/"))?;
         Ok(ContainerRoot {
             fd,
             step: ResolveFlags::NO_XDEV,
@@ -77,8 +76,11 @@ impl ContainerRoot {
     /// Like [`ContainerRoot::open`], after the runtime has mounted it. `path` is relative to the root directory
     /// `above`.
     pub fn open_below(above: &OwnedFd, path: &Path) -> Result<Self> {
-        let open = || open_in_root(above, path, ROOT, ResolveFlags::empty());
-        let fd = open_root(path, open, || fstat(above))?;
+        let fd = open_root(
+            path,
+            || open_in_root(above, path, ROOT, ResolveFlags::empty()),
+            || fstat(above),
+        )?;
         if !is_mount_root(&fd).with_context(|| open_context(path))? {
             bail!(
                 "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
@@ -279,8 +281,9 @@ impl ContainerPath {
 
     /// Iterates over the ancestors and the path itself, starting with the root.
     pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
-        let is_end = |end: &usize| self.0.get(*end).is_none_or(|byte| *byte == 0);
-        (0..=self.0.len()).filter(is_end).map(|end| &self.0[..end])
+        (0..=self.0.len())
+            .filter(|end| self.0.get(*end).is_none_or(|byte| *byte == 0))
+            .map(|end| &self.0[..end])
     }
 
     pub fn to_path(&self) -> PathBuf {

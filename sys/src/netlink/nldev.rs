@@ -106,8 +106,7 @@ pub fn chardev_payload(index: Option<u32>, type_name: &str) -> Vec<u8> {
 /// Parses the answer to [`GET_CHARACTER`]. Returns `None` for a name that could lead out of /dev/infiniband.
 pub fn parse_character(payload: &[u8]) -> Option<RdmaChardev> {
     let name = std::str::from_utf8(until_nul(find_attribute(payload, CHARACTER_NAME)?)).ok()?;
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    if name.is_empty() || !name.bytes().all(is_plain) {
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
         return None;
     }
     Some(RdmaChardev {

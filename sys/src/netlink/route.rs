@@ -200,9 +200,12 @@ mod tests {
     #[test]
     fn a_route_by_next_hops_of_their_own_leads_over_the_interfaces_of_these() {
         let over = |index: u32| encode_attribute(OBJECT_INTERFACE, &index.to_ne_bytes());
-        let member = |id: u32| [&id.to_ne_bytes()[..], &[0; 4]].concat();
         let group = |ids: &[u32]| {
-            let members: Vec<u8> = ids.iter().copied().flat_map(member).collect();
+            let members: Vec<u8> = ids
+                .iter()
+                .copied()
+                .flat_map(|id| [&id.to_ne_bytes()[..], &[0; 4]].concat())
+                .collect();
             encode_attribute(OBJECT_GROUP, &members)
         };
         let objects = [

@@ -262,8 +262,7 @@ fn remove_drain(host: &Host, tree: &TrustedRoot, report: &mut InstallReport) -> 
 /// starting.
 fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
     let run = Path::new(RUN_DIR);
-    let is_container = |name: &String| name != LEASES && name != LOCKS;
-    if host.list(run)?.names.iter().any(is_container) {
+    if host.list(run)?.names.iter().any(|name| name != LEASES && name != LOCKS) {
         return Ok(());
     }
     let leases = run.join(LEASES);

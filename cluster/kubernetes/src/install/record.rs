@@ -97,8 +97,8 @@ impl InstallRecord {
 }
 
 pub(super) fn is_version(text: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
-    text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(legal)
+    text.starts_with(|first: char| first.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-".contains(&byte))
 }
 
 #[cfg(test)]

@@ -103,9 +103,10 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
 }
 
 fn to_old_format(text: &str) -> String {
-    let of_counter =
-        |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());
-    let counters: BTreeSet<String> = text.lines().filter_map(of_counter).collect();
+    let counters: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned()))
+        .collect();
     let mut older = String::with_capacity(text.len());
     for line in text.lines().filter(|line| *line != END.trim_end()) {
         let mut words = line.splitn(4, ' ');

@@ -86,8 +86,7 @@ fn draft_resources<'c>(
     });
     let mut drafts: Vec<ResourceDraft<'c>> = named.collect();
     for pool in config.pools.keys() {
-        let is_named = |draft: &ResourceDraft<'_>| draft.source == ResourceSource::Pool(pool);
-        if drafts.iter().any(is_named) {
+        if drafts.iter().any(|draft| draft.source == ResourceSource::Pool(pool)) {
             continue;
         }
         let problem = match ResourceName::onload_dev(pool) {

@@ -64,8 +64,8 @@ pub fn unsupported_edits(edits: &ContainerEdits) -> BTreeSet<UnsupportedEdit> {
 }
 
 fn is_bind(mount: &Mount) -> bool {
-    let is_bind = |option: &String| option == "bind" || option == "rbind";
-    mount.options.iter().any(is_bind) || mount.type_.as_deref() == Some("bind")
+    mount.options.iter().any(|option| option == "bind" || option == "rbind")
+        || mount.type_.as_deref() == Some("bind")
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -60,9 +60,10 @@ impl Handshake {
                  not support; run the caller as the user of the plugin"
             );
         }
-        let temporary = || variable("TMPDIR").unwrap_or_else(|| OsString::from("/tmp"));
         Ok(Handshake {
-            socket_dir: variable(SOCKET_DIR).unwrap_or_else(temporary).into(),
+            socket_dir: variable(SOCKET_DIR)
+                .unwrap_or_else(|| variable("TMPDIR").unwrap_or_else(|| OsString::from("/tmp")))
+                .into(),
             multiplex: variable(MULTIPLEX).is_some(),
         })
     }

@@ -51,12 +51,13 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
-        let is_taken = |error| Errno::from_io_error(error) == Some(Errno::EXIST);
-        let hint = if added.as_ref().is_err_and(is_taken) {
-            " in addition to the container's own, which its engine set,"
-        } else {
-            ""
-        };
+        let hint =
+            if added.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::EXIST))
+            {
+                " in addition to the container's own, which its engine set,"
+            } else {
+                ""
+            };
         added.with_context(setting(format!("the gateway {via}{hint}")))?;
     }
     Ok(())

@@ -249,8 +249,9 @@ fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) 
         );
     }
     let container_links = container_netns.links()?;
-    let is_taken = |name: &&&[u8]| container_links.iter().any(|other| other.has_name(name));
-    if let Some(taken) = names.iter().find(is_taken) {
+    if let Some(taken) =
+        names.iter().find(|name: &&&[u8]| container_links.iter().any(|other| other.has_name(name)))
+    {
         bail!(
             "interface {name} cannot move: the container has an interface called {} already",
             Quoted(&String::from_utf8_lossy(taken))

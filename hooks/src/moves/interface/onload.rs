@@ -111,8 +111,9 @@ fn find_program(
     interfaces: &[AfXdpInterface],
     programs: &BTreeSet<u32>,
 ) -> Option<u32> {
-    let is_twin = |other: &&AfXdpInterface| other.since == interface.since;
-    if interfaces.len() != programs.len() || interfaces.iter().filter(is_twin).count() != 1 {
+    if interfaces.len() != programs.len()
+        || interfaces.iter().filter(|other| other.since == interface.since).count() != 1
+    {
         return None;
     }
     let before = interfaces.iter().filter(|other| other.since < interface.since).count();

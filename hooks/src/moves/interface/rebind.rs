@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use onload_core::class::Class;
 use onload_lease::{Lease, LeaseEntry, SavedInterface};
 use onload_sys::error::Result;
-use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
@@ -200,9 +199,11 @@ pub(super) fn wait_for_interface(
     let [control, data] = UDEV.map(Path::new);
     let deadline = Instant::now() + BINDING;
     while Instant::now() < deadline {
-        let is_seen =
-            |link: &Link| !control.exists() || data.join(format!("n{}", link.index)).exists();
-        if host_netns.find(saved)?.as_ref().is_some_and(is_seen) {
+        if host_netns
+            .find(saved)?
+            .as_ref()
+            .is_some_and(|link| !control.exists() || data.join(format!("n{}", link.index)).exists())
+        {
             break;
         }
         thread::sleep(PAUSE);

@@ -28,8 +28,7 @@ pub(super) fn clear(
     returning: &ReturningDevice<'_, InterfaceOps>,
     function: Option<&RebindableFunction>,
 ) -> Result<Origin, RestoreError> {
-    let was_rebound = |before| before != link.index;
-    if returning.record.rebound.is_some_and(was_rebound) {
+    if returning.record.rebound.is_some_and(|before| before != link.index) {
         return Ok(Origin::Driver);
     }
     let mut obstacle = None;
@@ -147,9 +146,10 @@ fn restore(
     }
     let differences: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
     let links = host_netns.netns.links().unwrap_or_default();
-    let has_name = |link: &Link| link.has_name(saved.name.as_bytes());
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
-    let hint = if differences.contains(&"its name") && links.iter().any(has_name) {
+    let hint = if differences.contains(&"its name")
+        && links.iter().any(|link| link.has_name(saved.name.as_bytes()))
+    {
         "; another interface has that name: rename it, then run \"onload-ctk lease restore\""
     } else {
         ""
@@ -175,8 +175,7 @@ fn free_name(
         return Ok(false);
     }
     let (host_links, _) = host_netns.netns.snapshot()?;
-    let is_taken = |other: &Link| other.index != link.index && other.has_name(name);
-    if !host_links.iter().any(is_taken) {
+    if !host_links.iter().any(|other| other.index != link.index && other.has_name(name)) {
         return Ok(false);
     }
     // Before Linux 6.2 an interface cannot be renamed while it is up.

@@ -54,8 +54,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 impl Netns {
     /// Returns the namespace of an open file. `path` is for messages.
     pub(crate) fn enter(file: File, path: &Path) -> Result<Self> {
-        let entering = || format!("entering the network namespace {path:?}");
-        Netns::from_file(file).with_context(entering)
+        Netns::from_file(file).with_context(|| format!("entering the network namespace {path:?}"))
     }
 
     pub(super) fn from_file(file: File) -> io::Result<Self> {

@@ -405,13 +405,17 @@ mod tests {
         }
 
         fn paths(&self) -> Vec<PathBuf> {
-            let path = |pid: u32| PathBuf::from(format!("/proc/{pid}/ns/net"));
-            self.children().into_iter().map(path).collect()
+            self.children()
+                .into_iter()
+                .map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")))
+                .collect()
         }
 
         fn cookies(&self) -> Vec<u64> {
-            let cookie = |path: &PathBuf| Netns::enter(open(path).unwrap(), path).unwrap().cookie();
-            self.paths().iter().map(cookie).collect()
+            self.paths()
+                .iter()
+                .map(|path| Netns::enter(open(path).unwrap(), path).unwrap().cookie())
+                .collect()
         }
 
         fn namespaces(&self) -> usize {

@@ -216,8 +216,7 @@ fn save_rdma(
 
 /// Converts the kernel's error for a device that did not move.
 fn check_moved(moved: io::Result<()>, action: &str, name: &str) -> Result<()> {
-    let is_fixed = |error| Errno::from_io_error(error) == Some(Errno::OPNOTSUPP);
-    if moved.as_ref().is_err_and(is_fixed) {
+    if moved.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::OPNOTSUPP)) {
         bail!(
             "rdma {name} cannot move: its driver cannot take a device out of a network namespace (EOPNOTSUPP), like soft-RoCE (rxe) and soft-iWARP (siw); give the container the host's network, or set RDMA's mode to shared"
         );

@@ -71,8 +71,7 @@ fn register(runtimes: &RuntimeNames, name: &str, names: &[&str]) -> Remedy {
             "runtime_type = \"io.containerd.runc.v2\"",
         );
     }
-    let is_built_in = |other: &&&str| **other == BUILT_IN;
-    let other = names.iter().find(is_built_in).or(names.first());
+    let other = names.iter().find(|other| **other == BUILT_IN).or(names.first());
     Remedy::write_under(
         &runtimes.file,
         format!("[{section}]"),

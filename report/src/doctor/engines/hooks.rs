@@ -51,9 +51,10 @@ pub(super) fn answers_annotations(
 }
 
 fn has_hook_dir(engine: &InstalledEngine) -> bool {
-    let is_ours = |dir: &String| dir.trim_end_matches('/') == HOOKS_DIR;
     let settings = engine.settings.as_ref();
-    settings.is_ok_and(|settings| settings.hook_dirs.iter().any(is_ours))
+    settings.is_ok_and(|settings| {
+        settings.hook_dirs.iter().any(|dir| dir.trim_end_matches('/') == HOOKS_DIR)
+    })
 }
 
 fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Finding>, HostError> {

@@ -217,10 +217,9 @@ pub(super) fn check_readers(context: &CheckContext<'_>, engines: &[InstalledEngi
             .map(|(file, _)| file.as_str())
             .collect();
         let text = || format!("supports CDI {newest}, which is too old for {}", too_new.join(", "));
-        let is_pool = |file: &&str| file.contains("-pools.");
         let finding = if too_new.is_empty() {
             Finding::pass(format!("supports CDI {newest}; all specification files are compatible"))
-        } else if too_new.iter().all(is_pool) {
+        } else if too_new.iter().all(|file| file.contains("-pools.")) {
             older_spec_finding(context, Finding::warn, text(), newest)?
         } else {
             older_spec_finding(context, Finding::fail, text(), newest)?

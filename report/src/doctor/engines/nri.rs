@@ -160,8 +160,11 @@ fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<Plugi
         for name in context.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
             let target = context.host.link(&descriptors.join(&name))?;
-            let is_socket = |target: &PathBuf| target.to_string_lossy().starts_with("socket:");
-            if is_own && target.as_ref().is_some_and(is_socket) {
+            if is_own
+                && target
+                    .as_ref()
+                    .is_some_and(|target| target.to_string_lossy().starts_with("socket:"))
+            {
                 return Ok(PluginState::Connected);
             }
         }

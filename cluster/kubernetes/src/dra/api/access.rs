@@ -195,8 +195,10 @@ mod tests {
 
     fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<ApiAccess> {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
-        let variable = |name: &str| variables.get(name).map(|value| (*value).to_owned());
-        ApiAccess::from_pod(variable, directory)
+        ApiAccess::from_pod(
+            |name: &str| variables.get(name).map(|value| (*value).to_owned()),
+            directory,
+        )
     }
 
     #[test]

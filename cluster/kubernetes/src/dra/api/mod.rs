@@ -92,10 +92,12 @@ impl Api {
 
     /// Uses the kubeconfig if one is named, or else the service account of this program's pod.
     pub fn find(kubeconfig: Option<&Path>, metrics: Arc<DaemonMetrics>) -> Result<Api> {
-        let variable = |name: &str| std::env::var(name).ok();
         let access = match kubeconfig {
             Some(path) => ApiAccess::from_kubeconfig(path)?,
-            None => ApiAccess::from_pod(variable, Path::new(SERVICE_ACCOUNT))?,
+            None => ApiAccess::from_pod(
+                |name: &str| std::env::var(name).ok(),
+                Path::new(SERVICE_ACCOUNT),
+            )?,
         };
         Ok(Api::new(access, metrics))
     }

@@ -95,8 +95,8 @@ struct ConfigParameters {
 
 /// Parses the configuration for this driver, starting with that of the classes.
 fn parse_config(config: Vec<AllocationConfig>) -> Result<Vec<ConfigParameters>> {
-    let is_of_class = |entry: &AllocationConfig| entry.source == FROM_CLASS;
-    let (of_class, of_claim): (Vec<_>, Vec<_>) = config.into_iter().partition(is_of_class);
+    let (of_class, of_claim): (Vec<_>, Vec<_>) =
+        config.into_iter().partition(|entry| entry.source == FROM_CLASS);
     let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
     let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
     let mut configs = Vec::new();
@@ -123,8 +123,8 @@ fn allocated_device(
     let request = parts.next().unwrap_or_default();
     let mut parameters = Parameters::default();
     for config in configs {
-        let names_it = |named: &String| *named == result.request || named == request;
-        let is_named = config.requests.iter().any(names_it);
+        let is_named =
+            config.requests.iter().any(|named| *named == result.request || named == request);
         if config.requests.is_empty() || is_named {
             parameters.override_with(&config.parameters, is_named);
         }
@@ -232,14 +232,15 @@ mod tests {
             "status": {"allocation": {"devices": {"results": [
                 result("container-0-request-0", "rxe0"), result("container-0-request-1", "ens1")]}}},
         });
-        let resource_of = |class: &str| (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned());
         let resources = |claim: &Value| {
             let claim = serde_json::from_value(claim.clone()).unwrap();
-            allocated_devices(claim, &UID.parse().unwrap(), resource_of)
-                .unwrap()
-                .into_iter()
-                .map(|device| device.resource.map(|name| name.to_string()))
-                .collect::<Vec<Option<String>>>()
+            allocated_devices(claim, &UID.parse().unwrap(), |class: &str| {
+                (class == "rdma.onload.dev").then(|| "rdma/hca".to_owned())
+            })
+            .unwrap()
+            .into_iter()
+            .map(|device| device.resource.map(|name| name.to_string()))
+            .collect::<Vec<Option<String>>>()
         };
         assert_eq!(resources(&claim), [Some("rdma/hca".to_owned()), None]);
         claim["metadata"]["annotations"] = json!({});

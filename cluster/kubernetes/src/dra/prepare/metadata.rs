@@ -72,8 +72,7 @@ impl MetadataFiles {
                 bail!("request {} is not a file name", Quoted(request));
             }
             let path = self.claim_dir(uid).join(format!("{request}{END}"));
-            let text = |generation| metadata_json(uid, prepared_claim, &devices, generation);
-            write_one(&path, text)
+            write_one(&path, |generation| metadata_json(uid, prepared_claim, &devices, generation))
                 .with_context(|| format!("writing what pods read to {}", path.display()))?;
             mounts.insert(request.to_owned(), mount(&path, prepared_claim, request));
         }
@@ -208,8 +207,9 @@ pub(crate) fn read_hardware_address(host_root: &Path, interface: &str) -> Option
     let of_interface = Path::new("sys/class/net").join(interface).join("address");
     let text = fs::read_to_string(host_root.join(of_interface)).ok()?;
     let text = text.trim_end();
-    let is_hex = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    text.split(':').all(is_hex).then(|| text.to_owned())
+    text.split(':')
+        .all(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .then(|| text.to_owned())
 }
 
 #[cfg(test)]

@@ -35,13 +35,17 @@ pub(crate) fn has_claims(spec_dir: &Path) -> bool {
 
 /// Returns a prepared claim that has a device of a class. A claim whose record does not list its devices may have one.
 pub(super) fn claim_with_device(spec_dir: &Path, node: &NodeName, class: Class) -> Option<String> {
-    let is_of =
-        |device: &PreparedDevice| node.parse_pool(&device.pool).is_none_or(|of| of == class);
     ClaimSpecs::new(spec_dir.to_owned())
         .list()
         .into_iter()
         .map(|(uid, claim)| (uid, claim.unwrap_or_default()))
-        .filter(|(_, claim)| claim.devices.is_empty() || claim.devices.iter().any(is_of))
+        .filter(|(_, claim)| {
+            claim.devices.is_empty()
+                || claim
+                    .devices
+                    .iter()
+                    .any(|device| node.parse_pool(&device.pool).is_none_or(|of| of == class))
+        })
         .map(|(uid, claim)| format!("claim {}/{} with uid {uid}", claim.namespace, claim.name))
         .next()
 }

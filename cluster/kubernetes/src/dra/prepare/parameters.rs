@@ -204,8 +204,8 @@ fn type_error(key: &str, expected: &str, value: &Value) -> Error {
 
 /// Returns whether a message shows a text unescaped. The admission policy cannot escape other texts.
 fn is_plain(text: &str) -> bool {
-    let is_shown = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte);
-    text.len() <= MAX_SHOWN && text.bytes().all(is_shown)
+    text.len() <= MAX_SHOWN
+        && text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !b"\"'\\".contains(&byte))
 }
 
 #[cfg(test)]

@@ -137,8 +137,9 @@ impl Preparer {
         resource_claim: ClaimObject,
     ) -> Result<(PreparedClaim, Vec<Device>)> {
         let pod_claim = pod_claim_name(&resource_claim);
-        let resource = |class: &str| self.device_classes.borrow().resource_of(class);
-        let allocated = allocated_devices(resource_claim, uid, resource)?;
+        let allocated = allocated_devices(resource_claim, uid, |class: &str| {
+            self.device_classes.borrow().resource_of(class)
+        })?;
         let snapshot = self.snapshot();
         let context = PrepareContext {
             node: &self.node,

@@ -155,9 +155,11 @@ impl Reporter {
                 claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(devices)));
             }
             ClaimReport::Unprepared(uid, prepared_claim) => {
-                let is_unwritten =
-                    |claim: &TrackedClaim| claim.reported.is_none() && !claim.is_under_way;
-                if self.claims.get(&uid).is_some_and(is_unwritten) {
+                if self
+                    .claims
+                    .get(&uid)
+                    .is_some_and(|claim| claim.reported.is_none() && !claim.is_under_way)
+                {
                     self.claims.remove(&uid);
                     return;
                 }
@@ -334,9 +336,14 @@ async fn write_status(
         Err(error) if error.is_absent(&name) => Ok(None),
         // Another claim has its name, or another client changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
-            let is_it = |resource_claim: &ClaimObject| resource_claim.has_uid(uid.as_str());
             match api.get_claim(&namespace, &name).await {
-                Ok(resource_claim) if !resource_claim.as_ref().is_some_and(is_it) => Ok(None),
+                Ok(resource_claim)
+                    if !resource_claim
+                        .as_ref()
+                        .is_some_and(|resource_claim| resource_claim.has_uid(uid.as_str())) =>
+                {
+                    Ok(None)
+                }
                 _ => Err(error),
             }
         }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_host::offers::{Attribute, DeviceLease, HostDevice, Sharing};
+use onload_host::offers::{Attribute, HostDevice, Sharing};
 use onload_sys::pci::PciAddress;
 
 use super::device::{DeviceForm, HELD_TAINT, is_claim_lease, slice_device, taint_key};
@@ -116,9 +116,7 @@ impl<'a> SlicePool<'a> {
             .filter_map(|entry| entry.counter_use)
             .filter_map(|(set, _)| families.family(Some(set)));
         pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
-        let has_more =
-            |entry: &SlicePoolDevice<'_>| entry.trouble.is_some() || entry.counter_use.is_some();
-        if pool.devices.iter().any(has_more) {
+        if pool.devices.iter().any(|entry| entry.trouble.is_some() || entry.counter_use.is_some()) {
             pool.per_slice = MAX_DEVICES_WITH_TAINTS;
         }
         pool
@@ -374,9 +372,10 @@ impl PfFamilies {
 }
 
 fn is_foreign(device: &HostDevice) -> bool {
-    let is_known =
-        |device_lease: &DeviceLease| device_lease.lease.as_ref().is_some_and(is_claim_lease);
-    !device.leases.iter().all(is_known)
+    !device
+        .leases
+        .iter()
+        .all(|device_lease| device_lease.lease.as_ref().is_some_and(is_claim_lease))
 }
 
 /// Returns the physical function of a virtual function.

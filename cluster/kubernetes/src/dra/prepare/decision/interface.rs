@@ -133,12 +133,22 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
     let parameters = &allocated.parameters;
     // A container that chooses an address can impersonate any machine of its network.
     for address in claim_value(parameters.address.as_ref()).into_iter().flatten() {
-        let contains = |network: &Network| network.contains(address);
-        check_within(&settings.addresses, contains, address, "address", "addresses")?;
+        check_within(
+            &settings.addresses,
+            |network: &Network| network.contains(address),
+            address,
+            "address",
+            "addresses",
+        )?;
     }
     for route in claim_value(parameters.routes.as_ref()).into_iter().flatten() {
-        let covers = |network: &Network| network.contains_network(&route.network);
-        check_within(&settings.routes, covers, route, "routes", "routes")?;
+        check_within(
+            &settings.routes,
+            |network: &Network| network.contains_network(&route.network),
+            route,
+            "routes",
+            "routes",
+        )?;
     }
     if let Some(mtu) = claim_value(parameters.mtu.as_ref())
         && mtu.get() > settings.mtu.get()

@@ -96,8 +96,10 @@ impl PrepareContext<'_> {
             return Ok(Vec::new());
         }
         let names = self.cdi_devices(device, class)?;
-        let new_entry = |name| claim_device(&allocated.request, device, class, name);
-        let mut claim_devices: Vec<ClaimDevice> = names.iter().map(new_entry).collect();
+        let mut claim_devices: Vec<ClaimDevice> = names
+            .iter()
+            .map(|name| claim_device(&allocated.request, device, class, name))
+            .collect();
         for entry in &mut claim_devices {
             let vf = interface::vf_config(self.snapshot, &entry.device, is_leased, allocated)?;
             // An interface is one CDI device.
