@@ -137,7 +137,7 @@ mod tests {
         let mut line = line(80);
         "reading this host".clone_into(&mut line.text);
         assert_eq!(line.draw(Duration::ZERO), "");
-        assert_eq!(plain(&line.draw(DELAY)), "\rlooking at this host");
+        assert_eq!(plain(&line.draw(DELAY)), "\rreading this host");
         "checking iommu".clone_into(&mut line.text);
         assert_eq!(plain(&line.draw(DELAY)), "\rchecking iommu      ");
         assert_eq!(line.erase(), format!("\r{}\r", " ".repeat(20)));

@@ -96,7 +96,7 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
         }
         let name = device.name.as_str();
         if !seen.insert(name) {
-            problems.add(format!("{location}.name"), format_args!("{name:?} is there twice"));
+            problems.add(format!("{location}.name"), format_args!("{name:?} appears twice"));
         }
         let edits_location = format!("{location}.containerEdits");
         if device.container_edits.is_empty() {
@@ -128,7 +128,8 @@ fn check_version(spec: &Spec, problems: &mut Problems) {
             Some(field) => format!("because of {field}"),
             None => "the first that readers accept".to_owned(),
         };
-        problems.add("cdiVersion", format_args!("{declared} is too low, want {version} {because}"));
+        problems
+            .add("cdiVersion", format_args!("{declared} is too low, expected {version} {because}"));
     }
 }
 
@@ -167,7 +168,7 @@ fn check_env(env: &[String], location: &str, problems: &mut Problems) {
         if entry.find('=').is_none_or(|position| position == 0) {
             problems.add(
                 format!("{location}[{index}]"),
-                format_args!("want NAME=value, found {entry:?}"),
+                format_args!("expected NAME=value, found {entry:?}"),
             );
         }
     }
@@ -180,7 +181,8 @@ fn check_node(node: &DeviceNode, location: &str, problems: &mut Problems) {
     if let Some(kind) = node.type_.as_deref()
         && !["", "b", "c", "u", "p"].contains(&kind)
     {
-        problems.add(format!("{location}.type"), format_args!("want b, c, u or p, found {kind:?}"));
+        problems
+            .add(format!("{location}.type"), format_args!("expected b, c, u or p, found {kind:?}"));
     }
     for (field, number) in [("major", node.major), ("minor", node.minor)] {
         if let Some(number) = number.filter(|number| *number < 0) {
@@ -192,7 +194,7 @@ fn check_node(node: &DeviceNode, location: &str, problems: &mut Problems) {
     {
         problems.add(
             format!("{location}.permissions"),
-            format_args!("want a subset of rwm, found {permissions:?}"),
+            format_args!("expected a subset of rwm, found {permissions:?}"),
         );
     }
 }
@@ -209,7 +211,7 @@ fn check_net_devices(devices: &[NetDevice], location: &str, problems: &mut Probl
             if value.is_empty() {
                 problems.add(location, EMPTY);
             } else if !seen.insert(value.as_str()) {
-                problems.add(location, format_args!("{value:?} is there twice"));
+                problems.add(location, format_args!("{value:?} appears twice"));
             }
         }
     }
@@ -222,7 +224,7 @@ fn check_rdt(rdt: &IntelRdt, location: &str, problems: &mut Problems) {
     };
     let is_file_name = id.len() < 4096 && id != "." && id != ".." && !id.contains(['/', '\n']);
     if id != "/" && !is_file_name {
-        problems.add(format!("{location}.closID"), "want a file name or / for the root class");
+        problems.add(format!("{location}.closID"), "expected a file name or / for the root class");
     }
 }
 

@@ -182,9 +182,9 @@ mod tests {
             (&["nic=../x"], "\"nic=../x\": expected the name"),
             (&["vfio=any*0"], "with N from 1 to 128"),
             (&["vfio=any*129"], "with N from 1 to 128"),
-            (&["bundle=other"], "cannot hold another one"),
-            (&["nic=ens1", "nic=ens1"], "\"nic=ens1\" is there twice"),
-            (&["vfio=any", "vfio=any*2"], "\"vfio=any\" is there twice"),
+            (&["bundle=other"], "cannot contain another one"),
+            (&["nic=ens1", "nic=ens1"], "\"nic=ens1\" appears twice"),
+            (&["vfio=any", "vfio=any*2"], "\"vfio=any\" appears twice"),
             (&many, "at most 128 devices"),
         ] {
             let refused = read(devices, None, None).unwrap_err().to_string();
@@ -208,7 +208,7 @@ mod tests {
         let plain = ["profile=latency", "hugepages=2Mi"];
         for (cpus, mems) in [(Some("numa"), None), (Some("isolated"), None), (None, Some("numa"))] {
             let refused = read(&plain, cpus, mems).unwrap_err().to_string();
-            assert!(refused.contains("none of its devices is"), "{refused}");
+            assert!(refused.contains("none of its devices has one"), "{refused}");
         }
         read(&plain, Some("0"), Some("0")).unwrap();
         read(&["hugepages=2Mi", "rdma=mlx5_0"], Some("numa"), None).unwrap();

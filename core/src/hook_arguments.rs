@@ -539,7 +539,7 @@ mod tests {
             assert_eq!(message, format!("--rdma-libraries: {text:?} expected auto, image or off"));
         }
         assert!(refusal(&["--token", "x"]).contains("--token: a token has 32"));
-        assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is no uid"));
+        assert!(refusal(&["--claim", "../a"]).contains("--claim: \"../a\" is not a claim uid"));
         assert!(refusal(&["--claim", "a", "--claim", "a"]).contains("--claim is given twice"));
         let token = "0123456789abcdef0123456789abcdef";
         assert!(refusal(&["--token", token, "--token", token]).contains("--token is given twice"));
@@ -589,7 +589,7 @@ mod tests {
             ("--address", "ens1=192.0.2.1", "\"192.0.2.1\" is not ADDRESS/PREFIX"),
             ("--address", "ens1=192.0.2.0/24", "the address of its network"),
             ("--route", "ens1=198.51.100.0/24 via", "is not NETWORK, nor NETWORK via"),
-            ("--route", "ens1=198.51.100.1/24", "is no network"),
+            ("--route", "ens1=198.51.100.1/24", "is not a network"),
             ("--mtu", "ens1=67", "--mtu: expected a number of bytes from 68 to 65535"),
             ("--mtu", "ens1=01500", "\"01500\" is not a number of bytes"),
             ("--mtu", "1500", "names no interface"),

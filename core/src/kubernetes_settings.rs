@@ -423,8 +423,8 @@ mod tests {
             ("onload.dev/a-", "the part after the slash"),
             ("onload.dev/a:b", "the part after the slash"),
             (rest.as_str(), "the part after the slash"),
-            ("kubernetes.io/nic", "Kubernetes' own"),
-            ("x.kubernetes.io/nic", "Kubernetes' own"),
+            ("kubernetes.io/nic", "reserved for Kubernetes"),
+            ("x.kubernetes.io/nic", "reserved for Kubernetes"),
             ("requests.onload.dev/nic", "quota"),
         ] {
             let error = name(text).unwrap_err().to_string();

@@ -288,20 +288,20 @@ mod tests {
     #[test]
     fn invalid_text_is_rejected() {
         for (nics, near, says) in [
-            ("0-4", "", "onload.dev/pool-nics has \"0-4\", which are no members"),
-            ("x", "", "which are no members"),
-            ("0,", "", "which are no members"),
-            ("0  1", "", "\"\", which are no members"),
-            ("0-3,0-3", "", "which are no members"),
-            ("3-0", "", "which are no members"),
-            ("0-4294967296", "", "which are no members"),
+            ("0-4", "", "onload.dev/pool-nics has \"0-4\", which are not members"),
+            ("x", "", "which are not members"),
+            ("0,", "", "which are not members"),
+            ("0  1", "", "\"\", which are not members"),
+            ("0-3,0-3", "", "which are not members"),
+            ("3-0", "", "which are not members"),
+            ("0-4294967296", "", "which are not members"),
             ("0", "0000:1b:00.0", "onload.dev/pool-near has a GPU: \"0000:1b:00.0\", which"),
             ("0", "0000:1b:00.0#=0:0", "which is invalid"),
             ("0", "0000:1b:00.0#01=0:0", "which is invalid"),
             ("0", "0000:1b:00.0=0", "which is invalid"),
             ("0", "0000:1b:00.0=0:-1", "which is invalid"),
-            ("0", "0000:1b:00.0=1:0", "with a NIC that onload.dev/pool-nics does not have"),
-            ("0", "0000:1b:00.0=0:0,0:0", "with a NIC that onload.dev/pool-nics does not"),
+            ("0", "0000:1b:00.0=1:0", "with a NIC that is not in onload.dev/pool-nics"),
+            ("0", "0000:1b:00.0=0:0,0:0", "with a NIC that is not in onload.dev"),
             ("0", "../etc=0:0", "\"../etc\" is not a PCI address"),
         ] {
             let message = format!("{:#}", read(nics, near, 4).unwrap_err());

@@ -277,7 +277,7 @@ mod tests {
         };
         for allowed in ["192.0.2.10/24", "192.0.2.10/32", "2001:db8::10/64"] {
             let (none, bounded) = ask(allowed);
-            assert!(none.contains("in none of the networks"), "{none}");
+            assert!(none.contains("outside the networks"), "{none}");
             assert_eq!(bounded, Ok(Vec::new()), "{allowed}");
         }
         for refused in
@@ -432,7 +432,7 @@ mod tests {
             (
                 HostRootAccess::Unknown("/run/userns/x".to_owned()),
                 "\"/run/userns/x\"",
-                "namespace of its own",
+                "run it in a user namespace",
             ),
         ] {
             let ask = request(&[("nic", "all")]);

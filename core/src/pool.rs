@@ -194,7 +194,7 @@ mod tests {
             ("@1", "word 1 of onload.dev/pool-members is \"@1\": "),
             (
                 "a b@x",
-                "word 2 of onload.dev/pool-members is \"b@x\", with no number behind the \"@\"",
+                "word 2 of onload.dev/pool-members is \"b@x\", with no number after the \"@\"",
             ),
             ("a@", no_number),
             ("a@-1", no_number),

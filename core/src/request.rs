@@ -1058,9 +1058,9 @@ mod tests {
                 ": \"hugepages=2Mi\" is a separate request; put \";\" before it instead of \",\"",
             ),
             ("nic=all,gpu=0", "nic", ": \"gpu=0\" cannot be the name"),
-            ("nic=a;nic=b", "nic", " is there twice"),
-            ("near=gpu;near=gpu", "near", " is there twice"),
-            (&"nic=a;".repeat(600), "nic", " is there twice"),
+            ("nic=a;nic=b", "nic", " appears twice"),
+            ("near=gpu;near=gpu", "near", " appears twice"),
+            (&"nic=a;".repeat(600), "nic", " appears twice"),
             ("nic=../a", "nic", ": \"../a\" cannot be the name"),
             ("nic=a\nb", "nic", ": \"a\\nb\" cannot be the name"),
             ("vfio=a*0", "vfio", ": \"a*0\" cannot be the name"),
@@ -1069,7 +1069,7 @@ mod tests {
             ("onload.dev/nic=a", "onload.dev/nic", ": unknown class"),
             ("numa=x", "numa", " is \"x\"; expected same"),
             ("ipc-lock=true", "ipc-lock", " cannot be requested there"),
-            ("hugepages-limit=0=0", "hugepages-limit", " cannot be asked"),
+            ("hugepages-limit=0=0", "hugepages-limit", " cannot be requested"),
             (
                 "netdev=a;address=a=192.0.2.1/24",
                 "address",
@@ -1182,6 +1182,6 @@ mod tests {
             assert!(message.contains(expected), "{text}: {message}");
         }
         let message = expand("bundle: hft", &[]).unwrap_err();
-        assert!(message.ends_with("the configuration has none"), "{message}");
+        assert!(message.ends_with("no bundles are configured"), "{message}");
     }
 }

@@ -269,7 +269,7 @@ fn parse_object(text: &str, span: Range<usize>) -> anyhow::Result<ObjectSpan> {
     let mut end = span.start + 1;
     for (key, value) in object.0 {
         if members.iter().any(|member| member.key == key) {
-            bail!("key {key:?} is there twice");
+            bail!("key {key:?} appears twice");
         }
         // Both are in one text, so the difference of their addresses is the position.
         let start = value.get().as_ptr().addr() - text.as_ptr().addr();
@@ -404,6 +404,6 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_refused() {
         let error = JsonText::parse("{\"a\": 1, \"\\u0061\": 2}").unwrap_err();
-        assert_eq!(error.to_string(), "key \"a\" is there twice");
+        assert_eq!(error.to_string(), "key \"a\" appears twice");
     }
 }

@@ -1043,8 +1043,11 @@ mod tests {
         let given_anew = with_nodes("vfio:0000:81:10.2", "241:0");
         let line = ask("other", &other, &given_anew).unwrap_err();
         assert!(
-            line.starts_with("vfio:0000:81:10.2: its node may be opened by container web (process 1") && line.ends_with(
-                ", which was given vfio:0000:81:10.0 when that had the number of the node; stop that first"
+            line.starts_with(
+                "vfio:0000:81:10.2: its node may be opened by container web (process 1"
+            ) && line.ends_with(
+                ", which got vfio:0000:81:10.0 when that had the number of the node; stop that \
+                 first"
             ),
             "{line}"
         );

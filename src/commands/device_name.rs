@@ -86,7 +86,7 @@ mod tests {
         let several = complete("81:10.0", &known).unwrap_err();
         assert_eq!(
             several,
-            "reading address \"81:10.0\": it stands for 0000:81:10.0, 10000:81:10.0; use one of \
+            "reading address \"81:10.0\": it matches 0000:81:10.0, 10000:81:10.0; use one of \
              them"
         );
     }

@@ -383,7 +383,7 @@ fn what_stands_below_an_interface_is_captured() {
         &format!("{function}/net/enp59s0f0np0"),
     );
     let (found, _) = answer(tree.root());
-    assert!(crate::common::reason(&found, "nic", "bond0").ends_with("; ask for enp59s0f0np0"));
+    assert!(crate::common::reason(&found, "nic", "bond0").ends_with("; request enp59s0f0np0"));
     let capture = Capture::run(tree.root(), &[]);
     assert_same(&capture.root(), tree.root(), "");
 }

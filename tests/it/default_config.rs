@@ -232,7 +232,7 @@ full. `onload-ctk config show` prints the values in effect, and `onload-ctk conf
 taplo complete and check the file by [config.schema.json](config.schema.json). The page and the schema are generated from the types
 that parse the file.
 
-NAME stands for a name that you choose.
+NAME is a name that you choose.
 "
     .to_owned();
     let mut all = Sections::new();

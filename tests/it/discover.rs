@@ -41,7 +41,7 @@ fn only_a_container_in_the_hosts_network_asks_the_kernel_which_interfaces_may_mo
         return;
     }
     // The network of the test has no interface of the sample.
-    let asked = "the kernel's answer by netlink does not have it";
+    let asked = "the kernel's netlink answer does not contain it";
     let not_asked = "the host's interfaces, addresses and routes are not recorded here";
     for (network, wanted) in [("hosts", asked), ("own", not_asked)] {
         let reason = not_movable_in_a_container(network);

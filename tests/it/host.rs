@@ -112,7 +112,7 @@ fn a_captured_host_is_planned_for_and_never_changed() {
     let before = everything(tree.root());
     let plan = tree.run(&["host", "plan"]).answered_no();
     assert!(
-        plan.warnings()[0].starts_with("sriov enp59s0f0np0: spoof checking of vf 0-3 is off"),
+        plan.warnings()[0].starts_with("sriov enp59s0f0np0: spoof checking of vf 0-3 is disabled"),
         "{}",
         plan.stderr
     );

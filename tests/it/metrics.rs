@@ -323,7 +323,7 @@ fn a_file_that_cannot_be_written_is_refused() {
     let tree = x3();
     let nowhere = tree.path("/nowhere/onload-ctk.prom");
     let line = tree.run(&["metrics", "--output", nowhere.to_str().unwrap()]).refused();
-    assert!(line.contains("there is no directory"), "{line}");
+    assert!(line.contains(" not found; create it first"), "{line}");
     let directory = tree.path("/etc");
     fs::create_dir_all(&directory).unwrap();
     let line = tree.run(&["metrics", "--output", directory.to_str().unwrap()]).refused();
@@ -347,7 +347,7 @@ fn leases_that_are_not_known_are_left_out_and_said() {
     let run = run_unprivileged(&tree, &["metrics"]).done();
     assert!(!run.stdout.contains("onload_ctk_devices_held"), "{}", run.stdout);
     assert!(run.stdout.contains("onload_ctk_devices{"), "{}", run.stdout);
-    assert!(run.stderr.contains("leases and who holds devices are left out"), "{}", run.stderr);
+    assert!(run.stderr.contains("leases and holders are omitted"), "{}", run.stderr);
 }
 
 #[test]

@@ -12,8 +12,7 @@ fn a_host_root_that_holds_no_host_is_refused() {
     let tree = Tree::at(empty.path());
     let root = tree.root().display().to_string();
     let found = tree.run(&["discover"]);
-    let expected =
-        format!("error: opening host root {root}: it has none of the directories sys, proc,");
+    let expected = format!("error: opening host root {root}: it contains none of sys, proc,");
     assert!(found.code == Some(2) && found.stderr.starts_with(&expected), "{}", found.stderr);
     tree.file("/overlay.table", "base other\n");
     let found = tree.run(&["discover"]);
@@ -35,7 +34,7 @@ fn a_container_with_an_annotation_and_without_the_runtime_is_answered_with_the_o
     let task = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
     tree.file(&task, "{\"annotations\": {\"onload.dev/nic\": \"all\"}}");
     let found = tree.run(&["status", "redis"]).answered_no();
-    let wanted = "it asks by annotation \"onload.dev/nic\", but its runtime is runc, which does not read that\n";
+    let wanted = "it requests devices by annotation \"onload.dev/nic\", but its runtime is runc, which does not read that\n";
     assert!(found.stdout.contains(wanted), "{}", found.stdout);
     let remedy = "request by --device onload.dev/CLASS=NAME; or start it with the runtime onload \
         (docker run --runtime onload), which provides the classes in [annotations] allow";

@@ -161,7 +161,7 @@ fn one_container_is_named_and_the_exit_status_says_how_it_does() {
     }
     tree.file("/proc/77/maps", "7f00-7f01 r-xp 0 08:01 5 /usr/lib64/libonload.so (deleted)\n");
     let run = tree.run(&["status", "redis"]).done();
-    assert!(run.stdout.contains("libonload.so was replaced since: "), "{}", run.stdout);
+    assert!(run.stdout.contains("libonload.so has been replaced: "), "{}", run.stdout);
     // Nor does it have a stack.
     tree.remove("/proc/77/fd/5");
     let run = tree.run(&["status", "redis"]).answered_no();

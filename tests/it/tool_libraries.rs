@@ -124,7 +124,8 @@ fn a_tool_that_cannot_be_given_what_it_needs_is_not_offered_with_the_reason() {
     assert_eq!(
         why(&tree),
         format!(
-            "it needs libpcap.so.0.8, which {STARTER} would give it, and that is missing; install the package that brings it"
+            "it needs libpcap.so.0.8, which {STARTER} would provide, but that is missing; install \
+             the package onload-ctk"
         )
     );
     let tree = host();

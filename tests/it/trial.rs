@@ -17,7 +17,7 @@ fn a_captured_host_starts_no_container() {
 fn what_is_no_device_with_a_probe_is_refused_in_one_line() {
     for (word, why) in [
         ("ens1", "expected CLASS=NAME, for example nic=ens1"),
-        ("nic=all", "name one device"),
+        ("nic=all", "choose one device"),
         ("nice=ens1", "nice"),
     ] {
         let message = run(program().args(["try", word])).refused();

@@ -48,7 +48,7 @@ const WRONG_NAMES_PROBLEMS: &str = "kind: invalid kind \"vendor.com\": expected 
     createRuntime, createContainer, startContainer, poststart, poststop; devices[0].name: invalid \
     device name \"-a\": it starts with '-', expected a letter or a digit; devices[1].name: invalid \
     device name \"-a\": it starts with '-', expected a letter or a digit; devices[1].name: \"-a\" \
-    is there twice";
+    appears twice";
 
 #[test]
 fn invalid_names_are_all_reported_and_written_back_unchanged() {

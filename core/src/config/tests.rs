@@ -394,15 +394,15 @@ fn resources_that_kubernetes_cannot_have_are_rejected() {
         "[kubernetes]\nslots = 40000\n => from 1 to 32768",
         "[kubernetes]\nlisten = \"9478\"\n => line 2: kubernetes.listen: expected ADDRESS:PORT",
         "[kubernetes]\nclass = []\n => unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
-        "[kubernetes.resources]\nnic = { class = \"nic\" }\n => \"nic\" is no name of an extended resource",
+        "[kubernetes.resources]\nnic = { class = \"nic\" }\n => \"nic\" is not an extended resource name",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n => line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
         "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a \
          class or a pool, not both",
         "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n => not both",
         "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => section [pools.p] does not exist",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is no resource",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n => a vfio device is for one",
-        "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n => a rdma device is for one",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is not a resource",
+        "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n => a vfio device is exclusive",
+        "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n => a rdma device is exclusive",
     ] {
         let (text, says) = case.split_once(" => ").unwrap();
         assert!(refusal(text).contains(says), "{text}: {}", refusal(text));

@@ -259,7 +259,7 @@ mod tests {
                 + " is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are";
             assert_eq!(refusal(text), message);
         }
-        let prefix = "\"192.0.2.10/33\": a prefix is from 1 to 32 here";
+        let prefix = "\"192.0.2.10/33\": expected a prefix from 1 to 32";
         assert_eq!(refusal("192.0.2.10/33"), prefix);
         assert!(refusal("192.0.2.10/0").contains("from 1 to 32"));
         assert!(refusal("192.0.2.10/264").contains("from 1 to 32"));
@@ -284,7 +284,7 @@ mod tests {
             ("ff02::1/64", "a multicast address"),
             ("::ffff:192.0.2.1/128", "an IPv4-mapped IPv6 address"),
         ] {
-            let message = format!("{text:?} is {what}, which no interface can have");
+            let message = format!("{text:?} is {what}, which an interface cannot have");
             assert_eq!(refusal(text), message);
         }
     }
@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn a_network_with_host_bits_is_rejected_with_the_correct_network() {
         let error = "192.0.2.1/24".parse::<Network>().unwrap_err().to_string();
-        assert!(error.ends_with("write 192.0.2.0/24"), "{error}");
+        assert!(error.ends_with("use 192.0.2.0/24"), "{error}");
         let error = "2001:db8::1/32".parse::<Network>().unwrap_err().to_string();
-        assert!(error.ends_with("write 2001:db8::/32"), "{error}");
+        assert!(error.ends_with("use 2001:db8::/32"), "{error}");
         for text in ["192.0.2.0", "192.0.2.0/0", "192.0.2.0/33", "any"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }

@@ -165,12 +165,12 @@ mod tests {
         for (text, says) in [
             ("", "not ADDRESS/PREFIX"),
             ("default via 192.0.2.1", "not ADDRESS/PREFIX"),
-            ("198.51.100.1/24", "write 198.51.100.0/24"),
+            ("198.51.100.1/24", "use 198.51.100.0/24"),
             ("198.51.100.0/24 via", "is not NETWORK"),
             ("198.51.100.0/24 via router", "is not NETWORK"),
             ("198.51.100.0/24 dev ens1", "is not NETWORK"),
             ("198.51.100.0/24 via 192.0.2.1 metric 5", "is not NETWORK"),
-            ("198.51.100.0/24 via fe80::1", "one of IPv4 and one of IPv6"),
+            ("198.51.100.0/24 via fe80::1", "different IP versions"),
         ] {
             let error = text.parse::<InterfaceRoute>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");

@@ -594,7 +594,7 @@ mod tests {
         says("amdkfd lists no GPU in /sys/class/kfd/kfd/topology/nodes");
         // Early kernels have the partition's number in the function's (`kfd_topology_add_device`).
         host.kfd(130, LOCATION | 2);
-        says("amdkfd says 0000:33:00.2, where no PCI function is");
+        says("amdkfd reports 0000:33:00.2, which is not a PCI function");
         host.0.directory("/sys/class/kfd/kfd/topology/nodes/7");
         says("nodes/7/properties\": No such file");
     }
@@ -668,7 +668,9 @@ mod tests {
         ] {
             let message = error_text(&host.order(&config));
             assert!(
-                message.starts_with("the container has no GPU; give it one, as with --device"),
+                message.starts_with(
+                    "the container has no GPU; give it one, for example with --device"
+                ),
                 "{config}: {message}"
             );
         }
@@ -695,7 +697,7 @@ mod tests {
             ("nvidia.com/gpu=0", "\"nvidia.com/gpu=0\" is no GPU"),
             ("a\nb", "\"a\\nb\" is no GPU"),
             ("MIG-GPU-cccc/1/0", "\"MIG-GPU-cccc/1/0\" is no GPU"),
-            ("MIG-0f0f", "is a slice, and /proc/driver/nvidia/capabilities lists none"),
+            ("MIG-0f0f", "is a slice, but /proc/driver/nvidia/capabilities lists none"),
         ] {
             let message = host.refusal(value);
             assert!(message.starts_with(VARIABLE), "{message}");
@@ -704,8 +706,8 @@ mod tests {
         host.divide(0);
         host.divide(1);
         let message = host.refusal("MIG-0f0f");
-        assert!(message.contains("several divided GPUs"), "{message}");
-        assert!(message.ends_with("as 0:1"), "{message}");
+        assert!(message.contains("among several with slices"), "{message}");
+        assert!(message.ends_with("such as 0:1"), "{message}");
     }
 
     #[test]
@@ -728,7 +730,7 @@ mod tests {
             refusal(&[FIRST], &|_| {}),
             "no specification contains GPU 0000:23:00.0; run `onload-ctk cdi generate`"
         );
-        assert!(refusal(&[], &|_| {}).starts_with("its specification says of no GPU"));
+        assert!(refusal(&[], &|_| {}).starts_with("its specification has no distances to GPUs"));
         let flat = |near: &mut Nearness| {
             near.gpus.values_mut().for_each(|gpu| gpu.nics.clear());
             near.unknown = Some("the hypervisor shows one flat PCI bus".to_owned());

@@ -301,7 +301,7 @@ mod tests {
             SpecTree::new(&[("etc/cdi/onload.dev-vfio.json", VFIO)]).read(&[Class::Vfio]).unwrap();
         assert_eq!(
             refusal(&specs, "vfio", "0000:81:10.2"),
-            "annotation \"onload.dev/vfio\": \"0000:81:10.2\" is in the group of 0000:81:10.0; ask for 0000:81:10.0"
+            "annotation \"onload.dev/vfio\": \"0000:81:10.2\" is in the group of 0000:81:10.0; request 0000:81:10.0"
         );
     }
 

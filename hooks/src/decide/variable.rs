@@ -378,7 +378,7 @@ mod tests {
         };
         assert!(
             refusal(&own_ticket("B", "1"))
-                .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is not known: ")
+                .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is unknown: ")
         );
         let message = refusal("ONLOAD_CTK_REQUEST_B=ticket:0f");
         assert!(message.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{message}");
@@ -392,7 +392,7 @@ mod tests {
         let message = asked(&all, &[]).unwrap_err();
         assert!(message.contains("more than 32 tickets"), "{message}");
         let message = asked(&all[..32], &[]).unwrap_err();
-        assert!(message.contains("is not known"), "{message}");
+        assert!(message.contains("is unknown"), "{message}");
     }
 
     #[test]
@@ -418,8 +418,7 @@ mod tests {
     fn a_ticket_that_is_not_good_stops_the_container() {
         let refusal = |text: &str| asked(&[text], &[]).unwrap_err();
         assert!(
-            refusal(&ticket("1"))
-                .starts_with("ONLOAD_CTK_REQUEST: ticket 11111111… is not known: ")
+            refusal(&ticket("1")).starts_with("ONLOAD_CTK_REQUEST: ticket 11111111… is unknown: ")
         );
         for bad in ["", "0f", &"0F".repeat(16), "../../etc/passwd"] {
             let refused = refusal(&format!("{VARIABLE}=ticket:{bad}"));

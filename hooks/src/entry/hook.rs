@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn what_is_no_stage_is_refused() {
         assert!(refusal(&[]).starts_with("usage: "));
-        assert!(refusal(&["create"]).contains("\"create\" is not a hook stage"));
-        assert!(refusal(&["CreateRuntime"]).contains("is not a hook stage"));
+        assert!(refusal(&["create"]).contains("unknown hook stage \"create\""));
+        assert!(refusal(&["CreateRuntime"]).contains("unknown hook stage"));
         assert!(refusal(&["precreate", "x"]).contains("takes no argument"));
         assert!(refusal(&["reapply"]).contains("reapply needs the id"));
         assert!(refusal(&["reapply", "a", "b"]).contains("reapply needs the id"));

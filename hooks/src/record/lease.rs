@@ -549,6 +549,6 @@ mod tests {
         answering.answer_deadline = Some(Instant::now());
         assert_eq!(search_time(&answering), Duration::ZERO);
         let late = answering.reserve(None).unwrap_err().to_string();
-        assert!(late.starts_with("the decision took more than 1.5s, "), "{late}");
+        assert!(late.starts_with("the decision took more than 1.5s; "), "{late}");
     }
 }

@@ -688,7 +688,7 @@ fn how_packets_come_to_its_queues_is_as_it_was_or_is_named() {
         grep -q '"left":"its gro_flush_timeout, its napi_defer_hard_irqs, its rps_cpus, its rps_flow_cnt"' \
           /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "$(cat /run/onload-ctk/@leases/netdev=ens1v0#0)"
         make one && fail "given to the next one"
-        grep -q 'restoring interface ens1v0 .*: its gro_flush_timeout, .* is not as it was' /tmp/err || fail "$(cat /tmp/err)"
+        grep -q 'restoring interface ens1v0 .*: its gro_flush_timeout, .* is not restored' /tmp/err || fail "$(cat /tmp/err)"
         gone one
         mount -o remount,bind,rw /sys/class/net; mount -o remount,bind,rw /sys/devices
         restore | grep -q 'is back' || fail "not restored"

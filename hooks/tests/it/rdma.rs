@@ -340,7 +340,7 @@ fn a_device_that_another_program_moved_is_used_where_it_is_and_stays_there() {
         restore && there one mlx5_0 restore
         # It is in nobody's lease, and not in the other one's namespace.
         make other && fail "given from another namespace"
-        grep -q 'mlx5_0 (0000:3b:00.0) is not on this host; it is in a network namespace that ' /tmp/err || fail "$(cat /tmp/err)"
+        grep -q 'mlx5_0 (0000:3b:00.0) not found on this host; it is in a network namespace that ' /tmp/err || fail "$(cat /tmp/err)"
         gone other"#;
     let bundles = [("one", container(Some("one"), &[0])), ("other", container(Some("two"), &[0]))];
     on(&bundles, "", script);
@@ -406,7 +406,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_where_it_is() {
         }
         refused unleased 'has no matching --lease rdma:NAME'
         refused other 'belongs to PCI function 0000:3b:00.0 now, not to PCI function 0000:af:00.0'
-        refused absent 'mlx5_9 (0000:3b:00.7) is not on this host'"#;
+        refused absent 'mlx5_9 (0000:3b:00.7) not found on this host'"#;
     on(&bundles, "", script);
 }
 

@@ -205,7 +205,7 @@ fn a_hostile_value_is_one_line_where_a_class_is_allowed() {
         (long.as_str(), "ONLOAD_CTK_REQUEST has more than 4096 bytes"),
         ("nic=\u{1b}[31m\nall", "cannot be the name of a device"),
         ("nic=../../etc/shadow", "cannot be the name of a device"),
-        ("nic=all;nic=ens1", "is there twice"),
+        ("nic=all;nic=ens1", "appears twice"),
         ("nic=all;ipc-lock=true", "cannot be requested there"),
         ("\n=all", "unknown class"),
     ] {

@@ -1012,7 +1012,8 @@ fn a_group_that_somebody_has_open_is_in_use() {
     let refusal = machine.plan(&kernels(2)).refused;
     assert_eq!(
         refusal[0].to_string(),
-        "sriov ens2: the driver of vf 0 (0000:81:10.0) stays, since it is used by process 7 (\"qemu\"); stop that first"
+        "sriov ens2: the driver of vf 0 (0000:81:10.0) is not changed, because it is in use by \
+         process 7 (\"qemu\"); stop that first"
     );
     assert_eq!(refusal.len(), 1);
 }

@@ -57,5 +57,5 @@ fn leave_unread(error: &anyhow::Error, inventory: &mut Inventory) {
         let reason = format!("could not determine whether it is drained: {error:#}");
         mark_drained(device, reason, inventory);
     }
-    inventory.add_unread(DRAIN_PATH, &Class::ALL, "what is drained is", error);
+    inventory.add_unread(DRAIN_PATH, &Class::ALL, "what is drained", error);
 }

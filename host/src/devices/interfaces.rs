@@ -55,7 +55,7 @@ pub(super) fn add_interfaces(
     let away_netdevs = match leases {
         Ok(leases) => interfaces_away(leases, inventory),
         Err(error) => {
-            let what = "interfaces that are in containers are";
+            let what = "the interfaces in containers";
             inventory.add_unread(RUN_DIR, &[Class::Netdev], what, error);
             Vec::new()
         }

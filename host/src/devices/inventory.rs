@@ -113,7 +113,7 @@ impl Inventory {
         error: &anyhow::Error,
     ) {
         let reason = format!("{error:#}");
-        self.warnings.push(format!("{what} not known: {reason}"));
+        self.warnings.push(format!("could not determine {what}: {reason}"));
         self.unread.push(UnreadEntry {
             path: path.into(),
             kinds: classes.to_vec(),

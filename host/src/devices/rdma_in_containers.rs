@@ -30,7 +30,7 @@ pub(super) fn add_away_devices(
             }
         }
         Err(error) => {
-            let what = "RDMA devices that are in containers are";
+            let what = "the RDMA devices in containers";
             inventory.add_unread(RUN_DIR, &[Class::Rdma], what, error);
         }
     }

@@ -211,7 +211,8 @@ mod tests {
         let members = members(&pools);
         assert!(!members.iter().any(|pool| pool.contains("81:10.0")), "{members:?}");
         assert!(members.contains(&"two: 0000:81:10.2".to_owned()), "{members:?}");
-        let reason = "pools one and two both have it, and their tables vf differ; make the tables alike, or select it once, in /etc/onload-ctk/config.toml";
+        let reason = "it is in pools one and two, whose tables vf differ; make the tables equal, \
+            or select it only once, in /etc/onload-ctk/config.toml";
         let entry = Exclusion::new(Class::Vfio, "0000:81:10.0", reason)
             .with_pci("0000:81:10.0".parse().ok());
         assert!(inventory.not_offered.contains(&entry));
@@ -257,7 +258,8 @@ mod tests {
             generate(&inventory, &pools.offered, &config, InstalledFiles::default()).unwrap();
         assert_eq!(describe_specs(&specs)[0], "0000:81:10.2 ");
         let message = exclude_without_hook(&mut inventory, Path::new("/h"));
-        let reason = "it has a table vf, and the hook /h, which applies it, does not exist; install it, or set hook-path in [cdi]";
+        let reason = "it has a table vf, but the hook /h, which applies it, does not exist; \
+            install it, or set hook-path in [cdi]";
         assert_eq!(message, [format!("not offered: vfio=0000:81:10.0: {reason}")]);
         let mut entries = inventory.not_offered.iter();
         assert!(entries.any(|entry| entry.name == "0000:81:10.0" && entry.reason == reason));

@@ -230,8 +230,8 @@ mod tests {
         let probe = Probe::new(&host);
         assert_eq!(
             NumberedNode::find(&probe, "/dev/ptp0", Path::new("/sys/class/ptp/ptp0")).unwrap_err(),
-            "/dev/ptp0: there is no /sys/class/ptp/ptp0/dev to compare its number with; load its \
-             driver, or remove the stale node"
+            "/dev/ptp0: no /sys/class/ptp/ptp0/dev to compare its number with; load its driver, or \
+             remove the stale node"
         );
     }
 }

@@ -90,6 +90,9 @@ mod tests {
         let mut names = TakenNames::default();
         assert_eq!(names.choose("a+", pci("0000:41:00.0")).unwrap(), "0000:41:00.0");
         let error = names.choose("b+", pci("0000:41:00.0")).unwrap_err();
-        assert!(error.ends_with("another device goes by its PCI address 0000:41:00.0; rename it"));
+        assert!(error.ends_with(
+            "another device is named after its PCI address 0000:41:00.0; \
+            rename it"
+        ));
     }
 }

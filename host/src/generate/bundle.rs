@@ -266,7 +266,8 @@ mod tests {
             reason,
             [
                 "all: \"all\" is a reserved word; choose another name for the bundle",
-                "count: hugepages 2Mi is no pool, of which *2 takes members; \"onload-ctk discover --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
+                "count: hugepages 2Mi is not a pool, so *2 is not possible; \"onload-ctk discover \
+                 --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
                 "part: there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
             ]
         );

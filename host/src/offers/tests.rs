@@ -378,7 +378,8 @@ fn a_device_that_no_specification_has_is_not_healthy_and_has_no_cdi_name() {
     assert_eq!(
         offer.health,
         unhealthy(
-            "there is no specification of onload.dev/vfio; run \"onload-ctk cdi generate\", with vfio in [cdi] kinds of /etc/onload-ctk/config.toml"
+            "no specification of onload.dev/vfio; run \"onload-ctk cdi generate\", with vfio in \
+             [cdi] kinds of /etc/onload-ctk/config.toml"
         )
     );
     given.generate();
@@ -400,7 +401,8 @@ fn a_device_that_two_files_claim_or_whose_file_is_broken_says_so() {
     assert_eq!(
         given.health("vfio=0000:81:10.0"),
         unhealthy(
-            "/var/run/cdi/onload.dev-vfio.json, /var/run/cdi/other.json have it, so engines reject it; remove it from all but one"
+            "it is in /var/run/cdi/onload.dev-vfio.json, /var/run/cdi/other.json, so engines \
+             reject it; remove it from all but one"
         )
     );
     given.generate();

@@ -567,7 +567,7 @@ fn a_stack_of_another_user_is_a_cause_for_who_names_it() {
     let line = "4,3,93274651,-;[onload] User 1000:1000 can't share stack 0(feed) owned by 0:0 share_with=0\n";
     made.file("/dev/kmsg", line);
     made.file("/proc/77/environ", format!("{PRELOADED}EF_NAME=feed\0"));
-    let reason = "EF_NAME=feed is the name of a stack of user 0, which does not share it";
+    let reason = "EF_NAME=feed names a stack of user 0, which does not share it";
     made.assert_is(VerdictState::NoStack, reason, "EF_SHARE_WITH");
     for (variables, line) in [("EF_NAME=other", line), ("EF_NAME=feed", "")] {
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));

@@ -23,7 +23,7 @@ fn a_container_that_asks_by_annotation_of_a_runtime_that_does_not_read_it_is_tol
     let made = made_so(ASKS, "runc");
     made.assert_is(
         VerdictState::NothingGiven,
-        "it asks by annotation \"onload.dev/hugepages\", but its runtime is runc, which does not read that",
+        "it requests devices by annotation \"onload.dev/hugepages\", but its runtime is runc, which does not read that",
         "docker run --runtime onload",
     );
     assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));

@@ -152,7 +152,7 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     made.stack();
     made.assert_is(
         VerdictState::Accelerated,
-        "with a stack of Onload: 1 of 1; the host's libonload.so was replaced since: stop it before",
+        "with a stack of Onload: 1 of 1; the host's libonload.so has been replaced: stop it before",
         "",
     );
 }
@@ -394,7 +394,7 @@ fn libraries_that_nothing_judges_are_named_once_a_program_has_the_device_open() 
     made.assert_is(VerdictState::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");
     made.file("/proc/77/maps", maps(&format!("{MULTIARCH}/libibverbs.so.1.14")));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
-    assert_eq!(reason, "its programs have 1 descriptors of RDMA devices");
+    assert_eq!(reason, "its programs have 1 RDMA devices open");
 }
 
 #[test]

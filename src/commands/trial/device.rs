@@ -145,10 +145,10 @@ mod tests {
         let host = Host::open(tree.root()).unwrap();
         let inventory = discover(&host, &Config::default());
         for (word, why) in [
-            ("zf=ens1", "it is not offered: Onload reaches it by AF_XDP"),
+            ("zf=ens1", "it is not offered: Onload uses it with AF_XDP"),
             (
                 "ptp=ptp2",
-                "no probe for its class; name a device of nic, rdma, vfio, hugepages, netdev",
+                "its class cannot be tested; choose a device of nic, rdma, vfio, hugepages, netdev",
             ),
         ] {
             let asked = TrialDevice::read(word).unwrap();
@@ -162,10 +162,10 @@ mod tests {
         for (word, why) in [
             ("ens1", "expected CLASS=NAME, for example nic=ens1"),
             ("gpu=0", "gpu"),
-            ("nic=all", "name one device"),
-            ("nic=loopback", "name one device"),
-            ("rdma=all", "name one device"),
-            ("vfio=any", "name one device"),
+            ("nic=all", "choose one device"),
+            ("nic=loopback", "choose one device"),
+            ("rdma=all", "choose one device"),
+            ("vfio=any", "choose one device"),
         ] {
             let error = format!("{:#}", TrialDevice::read(word).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");

@@ -219,8 +219,8 @@ fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
     if is_one_of(master, &["bond", "team"]) {
         return TrialOutcome::NotTried(
             format!(
-                "{port} is a member of {name}, which and the interfaces on it have no IPv4 \
-                 address, so it cannot send"
+                "{port} is a member of {name}, which has no IPv4 address, nor do the interfaces on \
+                 it, so it cannot send"
             ),
             format!("give {name}, or a VLAN on it, an IPv4 address"),
         );
@@ -438,7 +438,7 @@ mod tests {
         let TrialOutcome::Fails(reason, Some(_)) = way.judge("a stack", 0) else {
             panic!("it does not work");
         };
-        assert!(reason.starts_with("a stack; but ens1 counted no packet sent"), "{reason}");
+        assert!(reason.starts_with("a stack; but ens1 counted no sent packet"), "{reason}");
     }
 
     #[test]

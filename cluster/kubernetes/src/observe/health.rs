@@ -179,7 +179,7 @@ mod tests {
             "kubelet has not accepted onload.dev/nic, the DRA driver"
         );
         metrics.set_registered(&ResourceName::onload_dev("nic").unwrap(), true);
-        assert_eq!(state().not_ready.unwrap(), "kubelet has not taken the DRA driver");
+        assert_eq!(state().not_ready.unwrap(), "kubelet has not accepted the DRA driver");
         metrics.set_dra_registered(true);
         assert_eq!(state(), DaemonState::default());
     }
@@ -233,7 +233,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health.sock");
         let refusal = || query(&path).unwrap_err().to_string();
-        assert_eq!(refusal(), format!("asking the daemon at {}", path.display()));
+        assert_eq!(refusal(), format!("reading the health of the daemon at {}", path.display()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
         assert!(refusal().ends_with(" cannot be parsed"));

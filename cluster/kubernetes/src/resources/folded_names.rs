@@ -74,7 +74,8 @@ mod tests {
         assert_eq!(
             reasons(&["example.com/Fast-NIC", "example.com/fast_nic"]),
             [format!(
-                "example.com/fast_nic is not offered: its DeviceClass fast-nic.example.com is that of example.com/Fast-NIC too; {remedy}"
+                "example.com/fast_nic is not offered: its DeviceClass fast-nic.example.com is also \
+                 that of example.com/Fast-NIC; {remedy}"
             )]
         );
         // Domains of other dots and dashes, and the variable with more of another resource.
@@ -84,7 +85,8 @@ mod tests {
         ] {
             let [first, second] = names;
             let reason = format!(
-                "{second} is not offered: its variable {variable} is that of {first} too; {remedy}"
+                "{second} is not offered: its variable {variable} is also that of {first}; \
+                 {remedy}"
             );
             assert_eq!(reasons(&names), [reason]);
         }

@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(choose_preferred(&nics, &asked(1)).unwrap(), ["ens1-1"]);
         assert_eq!(
             choose_preferred(&nics, &asked(2)).unwrap_err().to_string(),
-            "2 devices are asked for, and 1 of those that are free are known"
+            "2 devices are requested, but only 1 of the free ones are known"
         );
     }
 
@@ -360,7 +360,7 @@ mod tests {
         let error = choose_preferred(&nics, &asked(free, must, 3)).unwrap_err();
         assert_eq!(error.to_string(), "device \"ens1-1\" must be included but is not free");
         let error = choose_preferred(&nics, &asked(&ids, must, 1)).unwrap_err();
-        assert_eq!(error.to_string(), "1 device is asked for, and 2 have to be among them");
+        assert_eq!(error.to_string(), "1 device is requested, but 2 must be among them");
         for none in [0, -1] {
             assert!(choose_preferred(&nics, &asked(&ids, &[], none)).unwrap().is_empty());
         }

@@ -627,7 +627,10 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     assert!(daemon.terminate().success());
     let (status, message) = daemon.health(&[]);
     assert_eq!(status, Some(2));
-    assert!(message.starts_with("onload-kubernetes: asking the daemon at "), "{message}");
+    assert!(
+        message.starts_with("onload-kubernetes: reading the health of the daemon at "),
+        "{message}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -118,11 +118,11 @@ mod tests {
         let refusal = |mut header| parse_message(&mut header).unwrap_err().to_string();
         assert_eq!(
             refusal(header(long, REQUEST)),
-            "a ttrpc message of 4194305 bytes, and 4194304 are allowed"
+            "a ttrpc message of 4194305 bytes; at most 4194304 are allowed"
         );
         assert_eq!(
             refusal(header(0, 3)),
-            "a ttrpc message of type 3, which a plugin does not have"
+            "a ttrpc message of type 3, which a plugin does not support"
         );
         assert_eq!(parse_message(&mut header(long - 1, REQUEST)).unwrap(), None);
     }
@@ -133,7 +133,7 @@ mod tests {
             TtrpcMessage { stream: 1, kind: RESPONSE, flags: 0, body: vec![0; MAX_MESSAGE + 1] };
         assert_eq!(
             encode(&message).unwrap_err().to_string(),
-            "a ttrpc message of 4194305 bytes, and 4194304 are allowed"
+            "a ttrpc message of 4194305 bytes; at most 4194304 are allowed"
         );
     }
 }

@@ -287,7 +287,7 @@ fn limits_that_an_old_runtime_cannot_be_told_are_refused() {
     let annotations = [("onload.dev/nic", "all"), ("onload.dev/preload", "file")];
     let refused = node.refusal(&annotations, container("c1"));
     assert!(
-        refused.contains("cri-o 1.28.1 cannot be told RLIMIT_NOFILE by NRI; update it"),
+        refused.contains("NRI of cri-o 1.28.1 does not support RLIMIT_NOFILE; update it"),
         "{refused}"
     );
 }
@@ -428,7 +428,8 @@ fn limits_on_huge_pages_go_into_the_cgroup_where_the_runtime_takes_them() {
     let refused = node.refusal(&annotations, container("c1"));
     assert!(
         refused.ends_with(
-            "annotation \"onload.dev/hugepages-limit\": containerd v2.1.9 cannot be told limits on huge pages by NRI; use the runtime class onload"
+            "NRI of annotation \"onload.dev/hugepages-limit\": containerd v2.1.9 does not support \
+             limits on huge pages; use the runtime class onload"
         ),
         "{refused}"
     );

@@ -188,7 +188,7 @@ fn a_runtime_that_refuses_the_plugin_is_asked_again_and_its_reason_is_told() {
     }
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
-    let line = "registering as 50-onload: the runtime says no\\nplugins";
+    let line = "registering as 50-onload: the runtime answered no\\nplugins";
     assert_eq!(plugin.output().matches(line).count(), 1, "{}", plugin.output());
 }
 

@@ -359,10 +359,7 @@ mod tests {
         );
         let none = Cpus8::new(&[("devices/system/cpu/isolated", "\n")]);
         let refused = none.refusal(place(&[0]), "/x/y");
-        assert!(
-            refused.contains("no CPU of NUMA node 0 is isolated (none on this host)"),
-            "{refused}"
-        );
+        assert!(refused.contains("NUMA node 0 has none (none on this host)"), "{refused}");
     }
 
     #[test]
@@ -398,10 +395,10 @@ mod tests {
         assert_eq!(set(&chosen), (Some("1,5-6"), None));
         for (wanted, group) in [("6-8", "/x/y"), ("1,5-6", "/narrow/y")] {
             let refused = tree.refusal(place(wanted), group);
-            assert!(refused.contains(&format!("wants the CPUs {wanted}, and")), "{refused}");
+            assert!(refused.contains(&format!("requests the CPUs {wanted}, but")), "{refused}");
         }
         let refused = tree.refusal(placement(None, Some(Mems::List(list("1-2"))), &[]), "/x/y");
-        assert!(refused.contains("wants memory of the NUMA nodes 1-2, and the control group \"/\" of the container has 0-1"), "{refused}");
+        assert!(refused.contains("requests memory of the NUMA nodes 1-2, but the container's control group \"/\" has 0-1"), "{refused}");
     }
 
     #[test]
@@ -476,6 +473,6 @@ mod tests {
         let refused = choose(&wanted, &Cpuset::default(), None, &Sysfs::at_root(empty.path()))
             .unwrap_err()
             .to_string();
-        assert!(refused.contains("the kernel has no cpusets"), "{refused}");
+        assert!(refused.contains("the kernel does not support cpusets"), "{refused}");
     }
 }

@@ -316,7 +316,7 @@ mod tests {
         assert!(find(2, 1).unwrap().is_some() && find(400, 1).unwrap().is_some());
         assert!(find(2, 7).unwrap().is_none());
         let error = find(400, 7).unwrap_err().to_string();
-        let begin = "the kernel tells of 2 of the 400 virtual functions of ens1f0, its physical function, and not of number 7: ";
+        let begin = "the kernel reports 2 of the 400 virtual functions of ens1f0, its physical function, but not number 7: ";
         assert!(error.starts_with(begin), "{error}");
         // One that stands for a virtual function.
         assert!(find_settings(VfList::default(), 0, &link).unwrap().is_none());

@@ -440,7 +440,8 @@ fn a_claim_sets_what_the_operator_allows_and_a_class_anything() {
         ),
         (
             json!({"mtu": 1501}),
-            "parameter mtu is 1501, and this node allows claims at most 1500; ask its operator for mtu under [kubernetes], or for a DeviceClass with it",
+            "parameter mtu is 1501, but this node allows claims at most 1500; ask its operator for \
+             mtu under [kubernetes], or for a DeviceClass with it",
         ),
     ] {
         let mut foreign = moved("fast", "ens1v0", &parameters);
@@ -585,7 +586,8 @@ fn an_interface_with_an_ipv6_address_has_the_mtu_of_ipv6() {
     with(1280, "2001:db8::10/64").unwrap();
     with(1000, "192.0.2.10/24").unwrap();
     let refused = with(1279, "2001:db8::10/64").unwrap_err();
-    let says = "parameter mtu is 1279, and an interface with an IPv6 address such as 2001:db8::10/64 has at least 1280";
+    let says = "parameter mtu is 1279, but an interface with an IPv6 address such as \
+        2001:db8::10/64 needs at least 1280";
     assert!(refused.contains(says), "{refused}");
 }
 
