@@ -94,7 +94,10 @@ impl OciConfigFile {
             return Err(failed.error).context(sentence);
         }
         temporary.write(bytes).with_context(replacing)?;
-        temporary.commit().with_context(replacing)
+        // The file is synchronised, since some file systems otherwise leave an empty one after a power loss, and a bundle
+        // that a user starts with `run -b` is not written again. The directory is not: the next start then finds the
+        // old file or the new one, and both are complete.
+        temporary.commit_without_dir_sync().with_context(replacing)
     }
 
     /// Refuses a file where replacing it would replace something else as well.

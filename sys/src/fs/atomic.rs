@@ -92,6 +92,18 @@ impl<'dir> TempFile<'dir> {
     }
 
     fn commit_with_flags(mut self, flags: RenameFlags) -> Result<(), WriteError> {
+        self.rename(flags)?;
+        let synced = fsync(self.dir);
+        synced.map_err(write_error("synchronising the directory of", &self.name))
+    }
+
+    /// Like [`TempFile::commit`], but does not synchronise the directory: after a crash the file is the old or the new
+    /// one.
+    pub fn commit_without_dir_sync(mut self) -> Result<(), WriteError> {
+        self.rename(RenameFlags::empty())
+    }
+
+    fn rename(&mut self, flags: RenameFlags) -> Result<(), WriteError> {
         let (dir, name) = (self.dir, &self.name);
         let synced = self.file.sync_all();
         synced.map_err(write_error("synchronising", name))?;
@@ -103,12 +115,11 @@ impl<'dir> TempFile<'dir> {
             };
             renamed.map_err(write_error("renaming a temporary file to", name))?;
         }
-        let synced = fsync(dir).map_err(write_error("synchronising the directory of", name));
         // After an exchange the old file has the temporary name and is removed with it.
         if flags != RenameFlags::EXCHANGE {
             self.temporary = None;
         }
-        synced
+        Ok(())
     }
 }
 

@@ -169,12 +169,13 @@ impl LoaderCheck<'_> {
             return Ok(Loader { path, paths: LoaderPaths::default(), is_foreign: false });
         };
         let unreadable = |error| Unknown(format!("{path:?}: {error}"));
-        let summary = elf::summarize_file(&file, size).map_err(unreadable)?;
+        let content = elf::block_reader(&file, size);
+        let summary = elf::summarize(&content).map_err(unreadable)?;
         // gcompat's loader, for instance, starts musl's.
         if summary.glibc_defined().is_none() {
             return Err(not_glibc());
         }
-        let paths = elf::find_loader_paths(&elf::block_reader(&file, size)).map_err(unreadable)?;
+        let paths = elf::find_loader_paths(&content).map_err(unreadable)?;
         Ok(Loader { path: path.to_owned(), paths, is_foreign: self.is_foreign(&summary) })
     }
 
@@ -206,12 +207,14 @@ impl LoaderCheck<'_> {
         paths.extend(loader.path.parent().map(|dir| dir.join(LIBC)));
         paths.extend(LIBRARY_DIRS.iter().map(|dir| Path::new(dir).join(LIBC)));
         for path in paths {
-            if let Some((file, size)) = self.open(&path)?
-                && !self.is_skipped(&file)
-            {
-                let libc = elf::summarize_file(&file, size)
-                    .map_err(|error| Unknown(format!("{path:?}: {error}")))?;
-                return compare_versions(library, &libc);
+            let Some((file, size)) = self.open(&path)? else {
+                continue;
+            };
+            match elf::summarize_file(&file, size) {
+                Ok(libc) if self.is_foreign(&libc) => {}
+                Ok(libc) => return compare_versions(library, &libc),
+                Err(_) if self.is_skipped(&file) => {}
+                Err(error) => return Err(Unknown(format!("{path:?}: {error}"))),
             }
         }
         Err(Unknown(format!("the image has no {LIBC} where glibc keeps it")))

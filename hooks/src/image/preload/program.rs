@@ -127,17 +127,14 @@ impl ProgramFiles<'_> {
 }
 
 fn classify(file: &File, size: u64) -> Result<ProgramFormat, ElfError> {
-    let mut buffer = [0; LINE_BYTES];
-    let count = file.read_at(&mut buffer, 0).unwrap_or_default();
-    let line = &buffer[..count];
-    if line.starts_with(b"#!") {
-        return Ok(parse_shebang(line).map_or(ProgramFormat::Other, ProgramFormat::Script));
-    }
     match elf::summarize_file(file, size) {
-        Ok(summary) => Ok(ProgramFormat::Elf(summary)),
-        Err(ElfError::NotElf) => Ok(ProgramFormat::Other),
-        Err(error) => Err(error),
+        Ok(summary) => return Ok(ProgramFormat::Elf(summary)),
+        Err(ElfError::NotElf) => {}
+        Err(error) => return Err(error),
     }
+    let mut line = [0; LINE_BYTES];
+    let count = file.read_at(&mut line, 0).unwrap_or_default();
+    Ok(parse_shebang(&line[..count]).map_or(ProgramFormat::Other, ProgramFormat::Script))
 }
 
 /// Returns the program of a line `#! /path/to/program argument`.
