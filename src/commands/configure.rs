@@ -59,10 +59,7 @@ pub fn run(
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
     // Another run may have changed it before this one had the lock.
     let mut record = EngineRecord::read(&host)?;
-    let mut files = files
-        .into_iter()
-        .map(|file| file.decide(&host, args.remove, printer))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let (mut files, failed) = decide_files(files, &host, args, printer)?;
     if args.set_default && !args.remove && args.runtime != Engine::Nomad {
         for file in &files {
             check_default(&host, global, args.runtime, file)?;
@@ -113,6 +110,7 @@ pub fn run(
                 .iter()
                 .filter(|file| file.is_runtime_in_use())
                 .map(|file| file.file.setup.file.as_path())
+                .chain(failed.iter().map(|(path, _)| path.as_path()))
                 .collect();
             record.retain(&host, args.runtime, &kept)?;
         }
@@ -120,11 +118,38 @@ pub fn run(
             reload_unread(global, args.runtime, service.as_ref(), printer)?;
         }
     }
+    if !failed.is_empty() {
+        let reasons: Vec<_> = failed.iter().map(|(_, error)| format!("{error:#}")).collect();
+        bail!("{}", reasons.join("; "));
+    }
     Ok(if files.iter().any(DecidedFile::is_runtime_in_use) {
         ExitAnswer::No
     } else {
         ExitAnswer::Yes
     })
+}
+
+/// A file that cannot be undone, and why.
+type FailedFile = (PathBuf, anyhow::Error);
+
+/// Decides about each file. A removal skips files that cannot be undone, and returns them with the errors.
+fn decide_files(
+    files: Vec<EngineFile>,
+    host: &Host,
+    args: &ConfigureArgs,
+    printer: &mut Printer,
+) -> anyhow::Result<(Vec<DecidedFile>, Vec<FailedFile>)> {
+    let is_only = files.len() == 1;
+    let (mut decided, mut failed) = (Vec::new(), Vec::new());
+    for file in files {
+        let path = file.setup.file.clone();
+        match file.decide(host, args.remove, printer) {
+            Ok(file) => decided.push(file),
+            Err(error) if args.remove && !is_only => failed.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((decided, failed))
 }
 
 fn show(
