@@ -23,7 +23,7 @@ use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
-use crate::image::preload::{self, PreloadContext};
+use crate::image::preload::{self, PreloadContext, PreloadedLibrary};
 use crate::record::container_record::{CreatedPath, LiveInjection, TargetType};
 use crate::record::init::{InitProcess, RootUser, read_whole};
 use onload_sys::fs::container_root::ContainerRoot;
@@ -150,9 +150,13 @@ impl<'a> Inspection<'a> {
         // The list names the library by its path if a specification provides it.
         let targets: Vec<String> =
             preload.library.starts_with('/').then(|| preload.library.clone()).into_iter().collect();
-        let source = preload.source.as_deref();
-        let check = preload::check_library(source, &targets, Preload::File, config, &context)
-            .context(&preload.key)?;
+        let library = PreloadedLibrary {
+            source: preload.source.as_deref(),
+            targets: &targets,
+            mode: Preload::File,
+            is_path_required: true,
+        };
+        let check = preload::check_library(&library, config, &context).context(&preload.key)?;
         self.warnings.extend(check.warnings);
         self.plan.preload = check.name.is_some().then(|| preload.clone());
         Ok(())

@@ -143,6 +143,8 @@ pub(super) enum NodeState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ProgramLinkage {
     Glibc,
+    /// By Nix's glibc, which reads /etc/ld-nix.so.preload instead of /etc/ld.so.preload.
+    NixGlibc,
     Musl,
     Static,
     #[default]
@@ -268,6 +270,7 @@ pub(super) fn read_linkage(host: &Host, pid: u32) -> ProgramLinkage {
     match head.as_deref().map(parse_interpreter) {
         Some(Ok(None)) => ProgramLinkage::Static,
         Some(Ok(Some(loader))) if loader.contains("/ld-musl-") => ProgramLinkage::Musl,
+        Some(Ok(Some(loader))) if loader.starts_with("/nix/store/") => ProgramLinkage::NixGlibc,
         Some(Ok(Some(_))) => ProgramLinkage::Glibc,
         Some(Err(_)) | None => ProgramLinkage::Unknown,
     }

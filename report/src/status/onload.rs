@@ -384,7 +384,7 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
         };
     }
     let reads_environment =
-        matches!(facts.start.program, ProgramLinkage::Glibc | ProgramLinkage::Unknown);
+        !matches!(facts.start.program, ProgramLinkage::Musl | ProgramLinkage::Static);
     if facts.start.is_secure && reads_environment {
         return lost(
             "the loader preloads nothing into a program that has more rights than its caller \
@@ -412,6 +412,10 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
             "keep the environment of the engine, or set preload = \"file\" in \
              /etc/onload-ctk/config.toml (docker before 29 also needs default-ulimits in \
              daemon.json)",
+        ),
+        (ProgramLinkage::NixGlibc, PreloadEnvironment::None) => lost(
+            "its loader is Nix's, which reads /etc/ld-nix.so.preload instead of /etc/ld.so.preload",
+            "set onload.dev/preload: env, with the runtime onload",
         ),
         (ProgramLinkage::Unknown, _) => Verdict::with_remedy(
             VerdictState::Unknown,

@@ -218,6 +218,17 @@ fn a_static_init_of_the_engine_is_not_the_program_that_lost_the_preload() {
 }
 
 #[test]
+fn the_loader_of_nix_does_not_read_the_usual_list() {
+    const NIX: Option<&str> = Some("/nix/store/aaaa-glibc-2.40-66/lib/ld-linux-x86-64.so.2");
+    for (loader, reason) in [(NIX, "/etc/ld-nix.so.preload"), (GLIBC, "could not load")] {
+        let made = lost(loader, "PATH=/bin\0");
+        let file = format!("{ROOT}9 1 8:1 /x /etc/ld.so.preload ro - ext4 /dev/sda rw\n");
+        made.file("/proc/77/mountinfo", file);
+        made.assert_is(VerdictState::PreloadLost, reason, "");
+    }
+}
+
+#[test]
 fn a_loader_is_found_wherever_its_path_stands() {
     let made = lost(STATIC, PRELOADED);
     made.file("/proc/77/exe", program(MUSL, 5000));

@@ -80,6 +80,8 @@ pub(crate) struct LoaderCheck<'a> {
     /// The paths where the container gets the library.
     pub targets: &'a [String],
     pub mode: Preload,
+    /// Whether the library is preloaded by its path even if the program's loader finds its name.
+    pub is_path_required: bool,
     /// `LD_LIBRARY_PATH` of the container.
     pub library_path: Option<&'a str>,
     pub started: Instant,
@@ -229,6 +231,10 @@ impl LoaderCheck<'_> {
         let Some(target) = self.targets.first().filter(|_| !targets.is_empty()) else {
             return Ok(ByName);
         };
+        if self.is_path_required {
+            self.check_all_loaders(&format!("{LD_SO_PRELOAD} names {target}"))?;
+            return Ok(ByPath(target.clone()));
+        }
         let mut own_copy = None;
         for path in search.candidates(LIBRARY) {
             if resolve(&path).is_some_and(|path| targets.contains(&path)) {
@@ -462,6 +468,7 @@ mod tests {
         tree: Tree,
         targets: Vec<String>,
         mode: Preload,
+        is_path_required: bool,
         library_path: Option<&'static str>,
         covered: Vec<&'static str>,
     }
@@ -476,6 +483,7 @@ mod tests {
                 tree,
                 targets: vec![LIB64.to_owned()],
                 mode: Preload::Env,
+                is_path_required: false,
                 library_path: None,
                 covered: Vec::new(),
             }
@@ -521,6 +529,7 @@ mod tests {
                 library: Some(&library("GLIBC_2.17")),
                 targets: &self.targets,
                 mode: self.mode,
+                is_path_required: self.is_path_required,
                 library_path: self.library_path,
                 started: Instant::now(),
             }
@@ -689,6 +698,28 @@ mod tests {
     }
 
     #[test]
+    fn a_list_with_the_path_is_refused_if_another_glibc_reads_it_and_cannot_load_the_library() {
+        let mut image = Image::with_loader(GLIBC, &["/usr/lib64/"], LD_SO_PRELOAD);
+        image.mode = Preload::File;
+        image.file(MUSL, "x");
+        let old = Path::new(GUIX).parent().unwrap().to_str().unwrap();
+        for (version, is_refused) in [("GLIBC_2.12", true), ("GLIBC_2.17", false)] {
+            let file = SharedLibrary::new(LIBC).defines(version, &["a"]).says(GUIX_DIRS[0]).bytes();
+            image.file(GUIX, &file);
+            image.file(&format!("{old}/{LIBC}"), &file);
+            image.is_path_required = false;
+            assert_eq!(image.judge("/bin/app"), ByName, "{version}");
+            image.is_path_required = true;
+            if is_refused {
+                let reason = image.reason("/bin/app");
+                assert!(reason.contains("/etc/ld.so.preload names /usr/lib64/libonload.so, and programs of /gnu/store"), "{reason}");
+            } else {
+                assert_eq!(image.judge("/bin/app"), ByPath(LIB64.to_owned()), "{version}");
+            }
+        }
+    }
+
+    #[test]
     fn a_store_that_cannot_be_searched_whole_is_refused() {
         let mut image = Image::with_loader(GUIX, &GUIX_DIRS, LD_SO_PRELOAD);
         image.tree.directory("nix/store");
@@ -764,6 +795,7 @@ mod tests {
             library: None,
             targets: &[],
             mode: Preload::Env,
+            is_path_required: false,
             library_path: Some("/env:/mounted:relative:/$LIB"),
             started: Instant::now(),
         };

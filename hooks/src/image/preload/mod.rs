@@ -90,8 +90,13 @@ impl PreloadEdits {
             return Ok(preload);
         }
         let source = choice.source.as_deref();
-        let LibraryCheck { name, warnings, reasons } =
-            check_library(source, &choice.targets, choice.mode, config, context)?;
+        let library = PreloadedLibrary {
+            source,
+            targets: &choice.targets,
+            mode: choice.mode,
+            is_path_required: false,
+        };
+        let LibraryCheck { name, warnings, reasons } = check_library(&library, config, context)?;
         preload.report.warnings = warnings;
         preload.report.reasons = reasons;
         let Some(name) = name else {
@@ -273,12 +278,21 @@ pub(crate) struct LibraryCheck {
     pub reasons: Vec<String>,
 }
 
-/// Checks whether the image's loader can load the library, which is `source` on the host and has the paths `targets` in
-/// the container. Fails if it cannot, unless the operator chose to start such a container without the library.
+/// The library as a container gets it.
+pub(crate) struct PreloadedLibrary<'a> {
+    /// Its path on the host.
+    pub source: Option<&'a str>,
+    /// Its paths in the container.
+    pub targets: &'a [String],
+    pub mode: Preload,
+    /// Whether it is preloaded by its path even if the program's loader finds its name.
+    pub is_path_required: bool,
+}
+
+/// Checks whether the image's loader can load the library. Fails if it cannot, unless the operator chose to start such a
+/// container without the library.
 pub(crate) fn check_library(
-    source: Option<&str>,
-    targets: &[String],
-    mode: Preload,
+    library: &PreloadedLibrary<'_>,
     config: &OciConfig,
     context: &PreloadContext<'_>,
 ) -> Result<LibraryCheck> {
@@ -290,8 +304,8 @@ pub(crate) fn check_library(
         ));
         return Ok(check);
     };
-    let summary = source.and_then(|path| context.host.library_summary(path));
-    if let (Some(path), None) = (source, &summary) {
+    let summary = library.source.and_then(|path| context.host.library_summary(path));
+    if let (Some(path), None) = (library.source, &summary) {
         check.warnings.push(format!("which glibc {path} needs cannot be read"));
     }
     let program = ContainerProgram::from_config(config).map_err(config_error)?;
@@ -301,8 +315,9 @@ pub(crate) fn check_library(
     let loader_check = LoaderCheck {
         files: ProgramFiles { root, covered },
         library: summary.as_ref(),
-        targets,
-        mode,
+        targets: library.targets,
+        mode: library.mode,
+        is_path_required: library.is_path_required,
         library_path: library_path.as_deref(),
         started: Instant::now(),
     };
