@@ -24,7 +24,7 @@ use std::time::Duration;
 use oci_spec::runtime::Spec;
 use onload_test_tree::{Tree, copy_program};
 use procfs_core::FromRead;
-use procfs_core::process::{LimitValue, Limits, Stat, Status};
+use procfs_core::process::Stat;
 use rustix::process::{Pid, Signal, kill_process};
 use walkdir::WalkDir;
 
@@ -355,21 +355,6 @@ pub fn unique(name: &str) -> String {
 /// Commands for a shell without programs that print a file.
 pub fn print_file(path: &str) -> String {
     format!("while IFS= read -r line; do printf '%s\\n' \"$line\"; done < {path}")
-}
-
-/// The soft and the hard limit of locked memory that /proc/PID/limits says.
-#[track_caller]
-pub fn memlock(limits: &str) -> [String; 2] {
-    let limit = Limits::from_read(limits.as_bytes()).unwrap().max_locked_memory;
-    [limit.soft_limit, limit.hard_limit].map(|limit| match limit {
-        LimitValue::Unlimited => "unlimited".to_owned(),
-        LimitValue::Value(bytes) => bytes.to_string(),
-    })
-}
-
-#[track_caller]
-pub fn status(text: &str) -> Status {
-    Status::from_read(text.as_bytes()).unwrap()
 }
 
 /// A configuration, read by types of the OCI specification that are not ours.
