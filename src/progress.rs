@@ -139,8 +139,8 @@ mod tests {
         assert_eq!(line.draw(Duration::ZERO), "");
         assert_eq!(plain(&line.draw(DELAY)), "\rreading this host");
         "checking iommu".clone_into(&mut line.text);
-        assert_eq!(plain(&line.draw(DELAY)), "\rchecking iommu      ");
-        assert_eq!(line.erase(), format!("\r{}\r", " ".repeat(20)));
+        assert_eq!(plain(&line.draw(DELAY)), "\rchecking iommu   ");
+        assert_eq!(line.erase(), format!("\r{}\r", " ".repeat(17)));
     }
 
     #[test]

@@ -183,8 +183,8 @@ mod tests {
             (&["vfio=any*0"], "with N from 1 to 128"),
             (&["vfio=any*129"], "with N from 1 to 128"),
             (&["bundle=other"], "cannot contain another one"),
-            (&["nic=ens1", "nic=ens1"], "\"nic=ens1\" appears twice"),
-            (&["vfio=any", "vfio=any*2"], "\"vfio=any\" appears twice"),
+            (&["nic=ens1", "nic=ens1"], "\"nic=ens1\" is listed twice"),
+            (&["vfio=any", "vfio=any*2"], "\"vfio=any\" is listed twice"),
             (&many, "at most 128 devices"),
         ] {
             let refused = read(devices, None, None).unwrap_err().to_string();

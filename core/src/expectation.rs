@@ -353,7 +353,7 @@ mod tests {
             let (class, id) = text.split_once(':').unwrap();
             assert_eq!(
                 refusal(&format!("/dev/x={text}")),
-                format!("there is no {class} device {id:?} with a node")
+                format!("{class} device {id:?} with a node not found")
             );
         }
         for numbers in ["#", "#1", "#1:", "#:1", "#a:b", "#1:2:3", "#4294967296:0"] {

@@ -589,7 +589,7 @@ mod tests {
             ("--address", "ens1=192.0.2.1", "\"192.0.2.1\" is not ADDRESS/PREFIX"),
             ("--address", "ens1=192.0.2.0/24", "the address of its network"),
             ("--route", "ens1=198.51.100.0/24 via", "is not NETWORK, nor NETWORK via"),
-            ("--route", "ens1=198.51.100.1/24", "is not a network"),
+            ("--route", "ens1=198.51.100.1/24", "is no network"),
             ("--mtu", "ens1=67", "--mtu: expected a number of bytes from 68 to 65535"),
             ("--mtu", "ens1=01500", "\"01500\" is not a number of bytes"),
             ("--mtu", "1500", "names no interface"),

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_invalid_member_is_rejected_with_its_position() {
-        let no_number = "no number behind the \"@\"";
+        let no_number = "no number after the \"@\"";
         for (members, says) in [
             ("", "onload.dev/pool-members lists no device"),
             ("a b/c", "word 2 of onload.dev/pool-members is \"b/c\": invalid device name \"b/c\""),

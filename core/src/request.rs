@@ -905,8 +905,8 @@ mod tests {
     #[test]
     fn invalid_values_are_rejected() {
         for (word, values, expected) in [
-            ("preload", &["always"][..], "want env, file or off"),
-            ("ipc-lock", &["yes"], "want true or false"),
+            ("preload", &["always"][..], "expected env, file or off"),
+            ("ipc-lock", &["yes"], "expected true or false"),
             (
                 "hugepages-limit",
                 &[
@@ -920,16 +920,24 @@ mod tests {
                     "1Ki=1Ki",
                     "2Mi=99999999999Gi",
                 ],
-                "want one like",
+                "expected SIZE=LIMIT",
             ),
-            ("numa", &["", "-1", "01", "any", "0,1", "4294967296"], "want same, or the number of"),
-            ("near", &["", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu"], "want gpu"),
+            (
+                "numa",
+                &["", "-1", "01", "any", "0,1", "4294967296"],
+                "expected same, or the number of",
+            ),
+            (
+                "near",
+                &["", "GPU", "gpus", "gpu0", "gpu,gpu", "nic", "true", "../gpu"],
+                "expected gpu",
+            ),
             (
                 "vfio",
                 &["fast*0", "fast*", "*2", "fast*02", "fast*+2", "fast*129", "fast*2*2"],
                 "nor POOL*N with N from 1 to 128",
             ),
-            ("vfio", &["fast*2,fast"], "names the pool of \"fast\" twice"),
+            ("vfio", &["fast*2,fast"], "requests pool \"fast\" twice"),
             ("nic", &["", " ", ",", "a,", ",a", "a,,b"], "empty name"),
             (
                 "nic",

@@ -248,7 +248,7 @@ pub(crate) fn refuse_without_default<'d>(
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
         if !is_built_in && !documents.iter().any(|d| get(d, &layout.runtime_path(name)).is_some()) {
             bail!(
-                "{DEFAULT} is {name:?}, and no runtime of that name is registered, so the CRI \
+                "{DEFAULT} is {name:?}, but no runtime of that name is registered, so the CRI \
                  plugin would not load; register it, or remove {DEFAULT}"
             );
         }

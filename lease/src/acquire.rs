@@ -668,7 +668,7 @@ impl<'a> LeaseSnapshot<'a> {
             return Some((name, format!("is in use by {user}")));
         }
         if let Some(holder) = self.read_slots(&device).iter().find_map(Slot::describe_holder) {
-            return Some((name, format!("is held by {holder}")));
+            return Some((name, format!("is in use by {holder}")));
         }
         let state = format!("is {}", self.drain.find(device.class, name.as_str())?);
         Some((name, state))

@@ -99,7 +99,7 @@ fn a_container_that_does_not_answer_may_have_it_and_is_waited_for_by_name() {
         return;
     };
     let run = drain(&tree, &["nic"]).answered_no();
-    assert!(run.stdout.contains("not known: it timed out"), "{}", run.stdout);
+    assert!(run.stdout.contains("not known: it did not answer in time"), "{}", run.stdout);
     // Its user may hide what it has, and keeps nobody waiting who is not told.
     let cgroup =
         format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope\n");

@@ -16,7 +16,7 @@ fn a_host_root_that_holds_no_host_is_refused() {
     assert!(found.code == Some(2) && found.stderr.starts_with(&expected), "{}", found.stderr);
     tree.file("/overlay.table", "base other\n");
     let found = tree.run(&["discover"]);
-    assert!(found.stderr.contains("only what differs from another host"), "{}", found.stderr);
+    assert!(found.stderr.contains("only the differences from another host"), "{}", found.stderr);
 }
 
 #[test]

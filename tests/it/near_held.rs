@@ -370,8 +370,8 @@ fn a_data_direct_card_whose_vpd_says_nothing_leaves_all_unknown() {
     assert!(ours(&tree).is_empty());
     let found = tree.run(&["discover", "--format", "json"]).done();
     let found = found.json()["not_offered"].to_string();
-    let why = "the VPD of the NIC 0000:03:00.0, could not determine which says what of Data Direct \
-        belongs together,: it is not valid VPD";
+    let why = "the VPD of the NIC 0000:03:00.0, which identifies the parts of Data Direct, \
+        could not be read: it is not valid VPD";
     assert!(found.contains(why), "{found}");
 }
 

@@ -343,8 +343,11 @@ fn scripts_are_what_a_shell_takes() {
     assert_eq!(scripts, 3 + 3 + 1 + 9);
 }
 
-/// Compose files and quadlets: each with the device that its placeholder stands for.
-const EXAMPLES: [(&str, &str, &[(&str, &str)]); 2] = [
+/// A directory, the placeholder of a device in its files, and the files with that device.
+type Examples = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// Compose files and quadlets.
+const EXAMPLES: [Examples; 2] = [
     (
         "compose",
         "${DEVICE:?}",
@@ -407,7 +410,7 @@ fn quadlets_become_units_with_their_devices_and_commands() {
         for line in text.lines() {
             match line.split_once('=') {
                 Some(("AddDevice", device)) => {
-                    assert!(start.contains(&format!(" --device {device} ")), "{start}")
+                    assert!(start.contains(&format!(" --device {device} ")), "{start}");
                 }
                 Some(("Exec", command)) => assert!(start.ends_with(command), "{start}"),
                 _ => {}

@@ -446,7 +446,7 @@ fn a_container_whose_file_system_never_answers_is_named_and_leaves_one_child() {
         let container = &json["containers"][0];
         assert_eq!(container["name"], runc.id.as_str());
         let reason = text(&container["verdicts"][0]["reason"]);
-        assert!(reason.starts_with("it timed out"), "{container}");
+        assert!(reason.starts_with("it did not answer in time"), "{container}");
         assert_eq!(children(), 1);
     }
     drop(overlay);

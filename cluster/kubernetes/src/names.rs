@@ -329,7 +329,7 @@ mod tests {
         let long = "a.".repeat(126) + "aa";
         for bad in ["", ".", "a..b", "-a", "a-", "N1", "a/b", "a_b", "a b", long.as_str()] {
             let error = bad.parse::<NodeName>().unwrap_err().to_string();
-            assert!(error.contains("is no name of a node"), "{error}");
+            assert!(error.contains("is not a node name"), "{error}");
         }
     }
 

@@ -153,7 +153,7 @@ mod tests {
         fs::write(path("file"), "x").unwrap();
         fs::create_dir(path("dir")).unwrap();
         symlink(path("elsewhere"), path("link")).unwrap();
-        for (name, what) in [("file", "no socket"), ("dir", "a directory"), ("link", "link")] {
+        for (name, what) in [("file", "not a socket"), ("dir", "a directory"), ("link", "link")] {
             let error = bind(&path(name)).unwrap_err().to_string();
             assert!(error.contains(what) && error.contains(name), "{error}");
             assert!(fs::symlink_metadata(path(name)).is_ok());

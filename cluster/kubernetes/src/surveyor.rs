@@ -208,7 +208,7 @@ impl KubernetesSurveyor {
                 self.config = config;
             }
             Err(error) => {
-                self.log_once(0, error, "the configuration is invalid; keeping the previous one")
+                self.log_once(0, error, "the configuration is invalid; keeping the previous one");
             }
         }
     }

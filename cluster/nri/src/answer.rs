@@ -33,7 +33,7 @@ pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
         Some(entry) if !runtime.supports_hugepage_limits() => {
             let remedy = if runtime.has_pods() { USE_HANDLER } else { USE_DOCKER };
             bail!(
-                "{}: NRI of {runtime} does not support limits on huge pages; {remedy}",
+                "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
                 entry.origin
             )
         }
@@ -62,7 +62,7 @@ struct AnswerBuilder<'a> {
 impl AnswerBuilder<'_> {
     fn refusal_error(&self, what: &str, remedy: &str) -> Error {
         let (keys, runtime) = (&self.adjustment.keys, self.runtime);
-        error!("{keys}: NRI of {runtime} does not support {what}; {remedy}")
+        error!("{keys}: {runtime} cannot be told {what} by NRI; {remedy}")
     }
 
     /// Encodes the devices by name, and the limits. Names that the runtime already has are kept.

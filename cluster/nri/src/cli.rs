@@ -177,13 +177,13 @@ mod tests {
     #[test]
     fn a_command_line_that_is_not_understood_is_refused() {
         for (words, says) in [
-            (&["--sock", "/s"][..], "\"--sock\" is no option"),
-            (&["x"], "\"x\" is no option"),
-            (&["--verbose=1"], "is no option"),
+            (&["--sock", "/s"][..], "unknown option \"--sock\""),
+            (&["x"], "unknown option \"x\""),
+            (&["--verbose=1"], "unknown option"),
             (&["--socket"], "--socket needs a value"),
             (&["--socket="], "--socket needs a value"),
-            (&["--index", "7"], "want two digits"),
-            (&["--index", "0x"], "want two digits"),
+            (&["--index", "7"], "expected two digits"),
+            (&["--index", "0x"], "expected two digits"),
             (&["--registration-timeout", "0"], "expected a number of seconds"),
             (&["--registration-timeout=1m"], "expected a number of seconds"),
         ] {

@@ -134,7 +134,7 @@ mod tests {
     fn a_variable_that_names_no_socket_is_refused() {
         for text in ["", "x", "-1", "0", "2", "99999999999", "3 "] {
             let refused = connect_launched(text).unwrap_err().to_string();
-            assert!(refused.contains("is not the number"), "{text}: {refused}");
+            assert!(refused.contains("is not a descriptor number"), "{text}: {refused}");
         }
         let file = tempfile::tempfile().unwrap();
         let refused = connect_launched(&file.as_raw_fd().to_string()).unwrap_err();

@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(asked("a", &pod, &[]), Ok(Some("nic=all rdma=x0".to_owned())));
         assert_eq!(asked("b", &pod, &[]), Ok(Some("rdma=x0".to_owned())));
         let refused = asked("", &pod, &[]).unwrap_err();
-        assert!(refused.contains("no name in a pod"), "{refused}");
+        assert!(refused.contains("is not named in a pod"), "{refused}");
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn split(text: &str) -> Result<(IpAddr, u8)> {
     let max = bits(address);
     match u8::try_from(prefix) {
         Ok(prefix) if (1..=max).contains(&prefix) => Ok((address, prefix)),
-        _ => bail!("{quoted}: expected a prefix from 1 to {max}"),
+        _ => bail!("{quoted}: a prefix is from 1 to {max} here"),
     }
 }
 
@@ -162,7 +162,7 @@ impl FromStr for InterfaceAddress {
         if let Some(reason) =
             unusable_reason(address).or_else(|| parsed.network().reserved_reason(address))
         {
-            bail!("{} is {reason}, which an interface cannot have", Quoted(text));
+            bail!("{} is {reason}, which no interface can have", Quoted(text));
         }
         Ok(parsed)
     }
@@ -176,7 +176,7 @@ impl FromStr for Network {
         let network = Network { address: network_address(address, prefix), prefix };
         if network.address != address {
             let text = Quoted(text);
-            bail!("{text} is not a network: it has bits after its prefix; use {network}");
+            bail!("{text} is no network: its prefix ends before its last bit; write {network}");
         }
         Ok(network)
     }
@@ -259,7 +259,7 @@ mod tests {
                 + " is not ADDRESS/PREFIX, as 192.0.2.10/24 and 2001:db8::10/64 are";
             assert_eq!(refusal(text), message);
         }
-        let prefix = "\"192.0.2.10/33\": expected a prefix from 1 to 32";
+        let prefix = "\"192.0.2.10/33\": a prefix is from 1 to 32 here";
         assert_eq!(refusal("192.0.2.10/33"), prefix);
         assert!(refusal("192.0.2.10/0").contains("from 1 to 32"));
         assert!(refusal("192.0.2.10/264").contains("from 1 to 32"));
@@ -284,7 +284,7 @@ mod tests {
             ("ff02::1/64", "a multicast address"),
             ("::ffff:192.0.2.1/128", "an IPv4-mapped IPv6 address"),
         ] {
-            let message = format!("{text:?} is {what}, which an interface cannot have");
+            let message = format!("{text:?} is {what}, which no interface can have");
             assert_eq!(refusal(text), message);
         }
     }
@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn a_network_with_host_bits_is_rejected_with_the_correct_network() {
         let error = "192.0.2.1/24".parse::<Network>().unwrap_err().to_string();
-        assert!(error.ends_with("use 192.0.2.0/24"), "{error}");
+        assert!(error.ends_with("write 192.0.2.0/24"), "{error}");
         let error = "2001:db8::1/32".parse::<Network>().unwrap_err().to_string();
-        assert!(error.ends_with("use 2001:db8::/32"), "{error}");
+        assert!(error.ends_with("write 2001:db8::/32"), "{error}");
         for text in ["192.0.2.0", "192.0.2.0/0", "192.0.2.0/33", "any"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }

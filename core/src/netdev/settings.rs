@@ -60,7 +60,7 @@ impl FromStr for InterfaceRoute {
         };
         let network: Network = network.parse()?;
         if via.is_ipv4() != network.address().is_ipv4() {
-            bail!("{quoted}: network and gateway are of different IP versions");
+            bail!("{quoted}: the network and the gateway are one of IPv4 and one of IPv6");
         }
         Ok(InterfaceRoute { network, via: Some(via) })
     }
@@ -165,12 +165,12 @@ mod tests {
         for (text, says) in [
             ("", "not ADDRESS/PREFIX"),
             ("default via 192.0.2.1", "not ADDRESS/PREFIX"),
-            ("198.51.100.1/24", "use 198.51.100.0/24"),
+            ("198.51.100.1/24", "write 198.51.100.0/24"),
             ("198.51.100.0/24 via", "is not NETWORK"),
             ("198.51.100.0/24 via router", "is not NETWORK"),
             ("198.51.100.0/24 dev ens1", "is not NETWORK"),
             ("198.51.100.0/24 via 192.0.2.1 metric 5", "is not NETWORK"),
-            ("198.51.100.0/24 via fe80::1", "different IP versions"),
+            ("198.51.100.0/24 via fe80::1", "one of IPv4 and one of IPv6"),
         ] {
             let error = text.parse::<InterfaceRoute>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");

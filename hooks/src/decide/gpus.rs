@@ -675,7 +675,7 @@ mod tests {
             );
         }
         let cpu = error_text(&host.order(&with(&[], &[(226, 129)])));
-        let begins = "the container has no GPU but nodes of 0000:00:02.0, which no";
+        let begins = "the container has no GPU, only nodes of 0000:00:02.0, which are no GPU";
         assert!(cpu.starts_with(begins), "{cpu}");
     }
 

@@ -381,7 +381,7 @@ mod tests {
                 .starts_with("ONLOAD_CTK_REQUEST_B: ticket 11111111… is unknown: ")
         );
         let message = refusal("ONLOAD_CTK_REQUEST_B=ticket:0f");
-        assert!(message.starts_with("ONLOAD_CTK_REQUEST_B names no ticket"), "{message}");
+        assert!(message.starts_with("ONLOAD_CTK_REQUEST_B contains no ticket"), "{message}");
     }
 
     #[test]
@@ -422,7 +422,7 @@ mod tests {
         );
         for bad in ["", "0f", &"0F".repeat(16), "../../etc/passwd"] {
             let refused = refusal(&format!("{VARIABLE}=ticket:{bad}"));
-            assert!(refused.starts_with("ONLOAD_CTK_REQUEST names no ticket"), "{refused}");
+            assert!(refused.starts_with("ONLOAD_CTK_REQUEST contains no ticket"), "{refused}");
         }
         let both = [ticket("0"), format!("{VARIABLE}=nic=all")];
         let both: Vec<&str> = both.iter().map(String::as_str).collect();

@@ -135,7 +135,7 @@ pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
         return false;
     };
     if container_record::read(&dir)
-        .is_ok_and(|record| !record.is_some_and(|record| record.created.is_some()))
+        .is_ok_and(|record| record.is_none_or(|record| record.created.is_none()))
     {
         // The runtime that follows reports its own errors, and what stays is small.
         for name in ["ld.so.preload", container_record::RECORD] {

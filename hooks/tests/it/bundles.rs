@@ -158,7 +158,7 @@ fn a_pod_keeps_kubelet_s_cpus_and_gets_the_devices() {
     let output = run(&sandbox, &config, "pod");
     assert_eq!(stdout(&output), "opened\n", "{}", stderr(&output));
     assert_eq!(cpu(&sandbox), Value::Null);
-    let message = "cpus and mems of bundle hft are not set: kubelet decides about the CPUs of pods";
+    let message = "cpus and mems of bundle hft are not set: kubelet's CPU manager and topology manager set the CPUs of pods";
     assert_eq!(stderr(&output).matches(message).count(), 1, "{}", stderr(&output));
 }
 
@@ -171,8 +171,8 @@ fn what_cannot_be_given_is_refused_by_name() {
     for (bundle, says) in [
         (
             "far",
-            "bundle far requests the CPUs 65535, but the container's control group \"/\" of the \
-             container has ",
+            "bundle far requests the CPUs 65535, but the container's control group \"/\" \
+             has ",
         ),
         ("other", "bundle other not found; the configuration has far, hft, plain"),
     ] {

@@ -150,7 +150,7 @@ fn a_member_of_a_pool_without_an_interface_is_not_said_to_be_held_by_the_contain
     sandbox.file("/etc/cdi/onload.dev-netdev.json", spec.to_string());
     let script = r#"
         make one && fail "created"
-        grep -q '(0000:03:1f.0) is not on this host' /tmp/err || fail "$(cat /tmp/err)"
+        grep -q '(0000:03:1f.0) not found on this host' /tmp/err || fail "$(cat /tmp/err)"
         gone one; free one"#;
     on_both(&sandbox, script);
 }
@@ -603,7 +603,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         done
         ip -6 nexthop add id 32 dev ens1v0
         ip -6 route add 2001:db8:7::/64 nhid 32
-        refused 'in use on this host: a route to 2001:db8:7::/64 leads over it'
+        refused 'in use on this host: it has a route to 2001:db8:7::/64'
         ip link set ens1v0 down; ip -n wire link set wens1v0 down
         ip link add link ens1v0 name mac0 type macvlan
         refused 'in use on this host: .*mac0'
@@ -611,7 +611,7 @@ fn what_must_not_move_is_refused_by_name_and_stays_as_it_is() {
         # As docker's networks of kind macvlan do.
         ip link add link ens1v0 name mac0 type macvlan
         ip link set mac0 netns two
-        refused 'in use on this host: a macvlan in a network namespace that .*/run/netns/two'
+        refused 'in use on this host: a macvlan in a network namespace of .*/run/netns/two'
         ip -n two link del mac0
         # By vDPA a virtual machine has it, by its verbs a program such as DPDK's.
         function=/sys/bus/pci/devices/0000:03:10.0
@@ -688,7 +688,7 @@ fn how_packets_come_to_its_queues_is_as_it_was_or_is_named() {
         grep -q '"left":"its gro_flush_timeout, its napi_defer_hard_irqs, its rps_cpus, its rps_flow_cnt"' \
           /run/onload-ctk/@leases/netdev=ens1v0#0 || fail "$(cat /run/onload-ctk/@leases/netdev=ens1v0#0)"
         make one && fail "given to the next one"
-        grep -q 'restoring interface ens1v0 .*: its gro_flush_timeout, .* is not restored' /tmp/err || fail "$(cat /tmp/err)"
+        grep -q 'restoring interface ens1v0 .*: its gro_flush_timeout, .* could not be restored' /tmp/err || fail "$(cat /tmp/err)"
         gone one
         mount -o remount,bind,rw /sys/class/net; mount -o remount,bind,rw /sys/devices
         restore | grep -q 'is back' || fail "not restored"

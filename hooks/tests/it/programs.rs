@@ -168,7 +168,7 @@ fn crun_s_cgroup_and_its_scope_are_both_extended() {
     let changes = cgroups.allow(&leaf, &[kmsg()]).unwrap();
     assert!(cgroups.opens(&leaf, "/dev/kmsg"));
     assert!(
-        changes.warnings.len() == 1 && changes.warnings[0].contains("systemd is not at"),
+        changes.warnings.len() == 1 && changes.warnings[0].contains("systemd is not reachable at"),
         "{:?}",
         changes.warnings
     );

@@ -168,7 +168,7 @@ fn where_one_class_is_allowed_another_is_refused_like_an_annotation() {
     }
     let message = refusal(&sandbox, "rdma=rxe7", &none);
     assert!(
-        message.contains("there is no rdma") && message.contains("offered: rxe0, rxe1"),
+        message.contains("rdma \"rxe7\" not found") && message.contains("offered: rxe0, rxe1"),
         "{message}"
     );
 }
@@ -376,7 +376,7 @@ fn one_ticket_that_is_not_good_stops_a_task_that_has_good_ones_too() {
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""));
     let message = stderr(&output);
     assert!(
-        message.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is not known"),
+        message.contains("ONLOAD_CTK_REQUEST_ABABABAB: ticket abababab… is unknown"),
         "{message}"
     );
     let output = run(&sandbox, &with(&[good], &none, LOOK));
@@ -470,7 +470,8 @@ fn copied(sandbox: &Sandbox, setup: &str, flags: &str, requests: &[(&str, &[&str
                  delete {name}-2; delete {name}-3; echo end"
             ),
         );
-        let refused = format!("is in use by container {name}-1, and is good for one container");
+        let refused =
+            format!("is in use by container {name}-1, and a ticket is valid for one container");
         assert!(output_text.contains(&refused), "{output_text}");
         assert!(output_text.ends_with("\"status\": \"created\"\nend\n"), "{output_text}");
         assert!(!output_text.contains(id.as_str()), "{output_text}");
@@ -540,17 +541,17 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     let none = json!({});
     let guessed = Token::from([0xab; 16]);
     let message = refusal(&sandbox, &by_ticket(&guessed), &none);
-    assert!(message.contains("ticket abababab… is not known"), "{message}");
+    assert!(message.contains("ticket abababab… is unknown"), "{message}");
     let old = ticket(&sandbox, "rdma=rxe0", &["rdma:rxe0"]);
     let new = ticket(&sandbox, "rdma=rxe0;nic=all", &["rdma:rxe0"]);
     let message = refusal(&sandbox, &by_ticket(&old), &none);
-    assert!(message.contains("is not known: a later reservation has its devices"), "{message}");
+    assert!(message.contains("is unknown: a later reservation has its devices"), "{message}");
     assert_eq!(given(&sandbox, &by_ticket(&new), &none), "yes\nyes\nlibonload.so\n");
     let file = format!("/run/onload-ctk/@requests/{}", new.as_str());
     let whole = sandbox.read(&file);
     let boot = whole.split("\"boot\":\"").nth(1).unwrap().split('"').next().unwrap();
     for (text, why) in [
-        (whole.replace(boot, "another"), "from before this start of the host"),
+        (whole.replace(boot, "another"), "from before the last boot"),
         (whole.replacen("\"version\":1", "\"version\":2", 1), "it is of version 2"),
         (whole[..40].to_owned(), "it is not a ticket"),
     ] {
@@ -564,7 +565,7 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     assert!(message.contains("may have been accessed by other users"), "{message}");
     for bad in ["", "0f", &"0F".repeat(16), "../../../etc/passwd", &"0".repeat(65_536)] {
         let message = refusal(&sandbox, &format!("ticket:{bad}"), &none);
-        assert!(message.contains("ONLOAD_CTK_REQUEST names no ticket"), "{message}");
+        assert!(message.contains("ONLOAD_CTK_REQUEST contains no ticket"), "{message}");
     }
 }
 

@@ -103,7 +103,7 @@ fn whoever_finds_a_dead_holder_puts_the_function_back_before_it_is_given_again()
         sed -i 's/"refuses":\[\]/"refuses":["trust"]/' /tmp/vfs/$VF
         gone one
         make plain && fail "given as the last one left it"
-        grep -q 'ens1f0 takes no trust on' /tmp/err || fail "$(cat /tmp/err)"
+        grep -q 'ens1f0 rejects trust on' /tmp/err || fail "$(cat /tmp/err)"
         restore && fail "restored"
         grep -q '"left":"what ens1f0 sets: trust on"' /run/onload-ctk/@leases/vfio=$VF#0 || fail "not said"
         is_set '"vlan":{"id":7'
@@ -160,7 +160,7 @@ fn what_cannot_be_set_up_is_refused_before_anything_of_it_is() {
         refused one "vfio $VF: its physical function has no interface in this host's network namespace"
         vf '"ens1f0"' '["mac"]'
         sed -i 's/"trust":true,//' /tmp/vfs/$VF; was=$(cat /tmp/vfs/$VF)
-        refused one "the driver of ens1f0, its physical function, does not tell the trust of $VF"
+        refused one "the driver of ens1f0, its physical function, does not report the trust of $VF"
         vf '"ens1f0"' '[]'
         refused open "choose a VLAN from 100-199: add the annotation onload.dev/vlan"
         rm /tmp/vfs/$VF
@@ -188,7 +188,7 @@ fn a_function_that_is_open_still_is_not_put_back() {
         gone one
         is_set '"vlan":{"id":100'
         make plain && fail "given while another has it open"
-        grep -q "it is in use by process $user" /tmp/err || fail "$(cat /tmp/err)"
+        grep -q "it is still in use by process $user" /tmp/err || fail "$(cat /tmp/err)"
         gone plain
         restore && fail "restored"
         is_set '"vlan":{"id":100'

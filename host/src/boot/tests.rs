@@ -631,7 +631,8 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
     machine.tree.file("/network.table", used);
     let outcome = machine.apply(&config);
     assert!(
-        outcome.failed[0].contains("the mac of vf 0 (0000:81:10.0) stays, since it is used by"),
+        outcome.failed[0]
+            .contains("the mac of vf 0 (0000:81:10.0) is not changed, because it is in use by"),
         "{:?}",
         outcome.failed
     );
@@ -647,7 +648,7 @@ fn a_function_in_use_is_not_unbound_for_a_new_address() {
     let (host, timeout) = (machine.host(), Duration::ZERO);
     let outcome = apply(&host, &machine, &config, timeout, &mut starts);
     assert!(
-        outcome.failed[0].contains("0000:81:10.0 is used by container web"),
+        outcome.failed[0].contains("0000:81:10.0 is now in use by container web"),
         "{:?}",
         outcome.failed
     );
@@ -732,7 +733,7 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
         ),
         (
             "drivers_probe",
-            "sriov ens2: vf 0 (0000:81:10.0) driver: the driver is none; is the IOMMU on",
+            "sriov ens2: vf 0 (0000:81:10.0) driver: the driver is none; is the IOMMU enabled",
         ),
         ("Vlan", "sriov ens2: vf 0 (0000:81:10.0) vlan: the driver rejected it"),
         ("rdma", "rdma-netns: mode: /sys/module/ib_core/parameters/netns_mode is still Y, not N"),
@@ -742,7 +743,7 @@ fn a_kernel_that_does_not_do_what_it_is_told_is_reported_and_nothing_goes_round(
         ),
         (
             "nr_hugepages",
-            "hugepages 1Gi on node 0: pages: the kernel gave 2 of 4; the node has no more free memory",
+            "hugepages 1Gi on node 0: pages: the kernel gave 2 of 4; the node has no more contiguous free memory",
         ),
     ] {
         let machine = Machine::new();
@@ -854,7 +855,7 @@ fn a_function_whose_rdma_device_a_program_has_open_is_in_use() {
     let holder = (PathBuf::from("/dev/infiniband/uverbs3"), "process 9 (\"dpdk\")".to_owned());
     machine.holders.borrow_mut().extend([holder]);
     let refusal = machine.refusal(&vfio(1));
-    assert!(refusal.contains("used by process 9 (\"dpdk\"); stop that first"), "{refusal}");
+    assert!(refusal.contains("in use by process 9 (\"dpdk\"); stop that first"), "{refusal}");
 }
 
 #[test]
@@ -946,7 +947,7 @@ fn a_lease_that_is_over_keeps_nothing_and_one_that_is_not_understood_does() {
     assert_eq!(machine.plan(&vfio(3)).refused, []);
     machine.tree.file("/run/onload-ctk/@leases/vfio=0000:81:10.1#0", "{");
     let refusal = machine.refusal(&vfio(3));
-    assert!(refusal.contains("is used by an unknown container, since its lease"), "{refusal}");
+    assert!(refusal.contains("is used by an unknown container, because its lease"), "{refusal}");
 }
 
 #[test]
@@ -969,7 +970,7 @@ fn a_lease_of_one_function_of_a_group_is_one_of_all() {
     let plan = machine.plan(&kernels(2));
     let reasons: Vec<String> = plan.refused.iter().map(ToString::to_string).collect();
     assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert!(reasons[1].contains("the driver of vf 1 (0000:81:10.1) stays"), "{reasons:?}");
+    assert!(reasons[1].contains("the driver of vf 1 (0000:81:10.1) is not changed"), "{reasons:?}");
 }
 
 #[test]
@@ -1028,7 +1029,8 @@ fn a_function_in_use_keeps_its_settings_and_the_others_get_theirs() {
     assert_eq!(outcome.done, 1);
     assert_eq!(outcome.failed.len(), 1);
     assert!(
-        outcome.failed[0].contains("the vlan of vf 0 (0000:81:10.0) stays, since it is used by"),
+        outcome.failed[0]
+            .contains("the vlan of vf 0 (0000:81:10.0) is not changed, because it is in use by"),
         "{:?}",
         outcome.failed
     );
@@ -1058,8 +1060,9 @@ fn a_function_that_a_container_has_set_up_is_what_it_is_put_back_to() {
     // What the operator wants otherwise by now waits for the container's end.
     let refusal = machine.refusal(&format!("{}vlan = 6\nspoof-check = true\n", vfio(2)));
     assert!(
-        refusal
-            .contains("the vlan of vf 1 (0000:81:10.1) stays, since it is used by container web"),
+        refusal.contains(
+            "the vlan of vf 1 (0000:81:10.1) is not changed, because it is in use by container web"
+        ),
         "{refusal}"
     );
 }
@@ -1079,7 +1082,7 @@ fn an_interface_in_another_network_namespace_is_in_use() {
     let refusal = machine.refusal(&vfio(1));
     assert!(
         refusal.contains(
-            "used by another network namespace, which contains its interface (driver igbvf)"
+            "in use by another network namespace, which contains its interface (driver igbvf)"
         ),
         "{refusal}"
     );
@@ -1094,7 +1097,7 @@ fn a_function_whose_driver_does_not_tell_who_uses_it_is_in_use() {
         for config in [vfio(1), vfio(3), kernels(3)] {
             let refused = machine.plan(&config).refused;
             let message = format!(
-                "used by an unknown process, perhaps: its driver {driver} does not report its users (if it is unused, unbind it)"
+                " by an unknown process, perhaps: its driver {driver} does not report its users (if it is unused, unbind it)"
             );
             assert!(refused[0].to_string().contains(&message), "{refused:?}");
         }
@@ -1129,7 +1132,7 @@ fn a_function_with_a_vdpa_device_is_in_use() {
                 assert_eq!(refused, [], "{place}");
                 continue;
             }
-            let message = "is used by vDPA device \"vdpa1\" (if it is unused, run \"vdpa dev del vdpa1\"); stop that first";
+            let message = " by vDPA device \"vdpa1\" (if it is unused, run \"vdpa dev del vdpa1\"); stop that first";
             assert!(refused[0].to_string().contains(message), "{refused:?}");
         }
     }
@@ -1153,7 +1156,7 @@ fn an_interface_that_the_host_uses_is_in_use() {
             // Of another table than the main one, the kernel says the same.
             "/network.table",
             network("route 10 198.51.100.0/24 4\n"),
-            "a route to 198.51.100.0/24 leads over it",
+            "it has a route to 198.51.100.0/24",
         ),
         (
             "/network.table",
@@ -1178,14 +1181,14 @@ fn an_interface_that_the_host_uses_is_in_use() {
         (
             "/sys/devices/virtual/infiniband/rxe0/parent",
             "ens2v0\n".to_owned(),
-            "the RDMA device \"rxe0\" of software is on it",
+            "the software RDMA device \"rxe0\" is on it",
         ),
         (
             "/proc/net/packet",
             "sk RefCnt Type Proto  Iface R Rmem   User   Inode\n\
              0000000000000000 3      3    0003   10    1 0      0      20034 \n"
                 .to_owned(),
-            "a program takes its packets (AF_PACKET)",
+            "a program receives its packets (AF_PACKET)",
         ),
         (&format!("{VF}/net/ens2v0/upper_vxlan0/x"), String::new(), "vxlan0 is on it"),
     ] {
@@ -1193,7 +1196,7 @@ fn an_interface_that_the_host_uses_is_in_use() {
         machine.tree.file(path, text);
         machine.tree.link("/sys/class/infiniband/rxe0", "/sys/devices/virtual/infiniband/rxe0");
         let refusal = machine.refusal(&vfio(1));
-        let wanted = format!("used by the host (interface ens2v0: {says}");
+        let wanted = format!("in use by the host (interface ens2v0: {says}");
         assert!(refusal.contains(&wanted), "{refusal}");
     }
     let machine = with_interface();
@@ -1351,7 +1354,7 @@ fn settings_need_the_interface_of_the_physical_function() {
     assert!(
         plan.refused[0]
             .to_string()
-            .contains("0000:81:00.0 has no interface, and its driver is told by one"),
+            .contains("0000:81:00.0 has no interface, through which its driver is configured"),
         "{plan:?}"
     );
 }

@@ -438,7 +438,7 @@ mod tests {
         for (network, says) in [
             ("address 2 192.0.2.10/24\n", "a: it has the address 192.0.2.10/24; "),
             ("route 2 0.0.0.0/0 4\n", "a: it carries the default route"),
-            ("route 2 198.51.100.0/24 3\n", "a: a route to 198.51.100.0/24 leads over it; "),
+            ("route 2 198.51.100.0/24 3\n", "a: it has a route to 198.51.100.0/24; "),
             ("link 9 a.100 vlan - 2 -\n", "a: vlan \"a.100\" is on it; "),
             ("link 9 mac0 macvlan - 2 -\n", "a: macvlan \"mac0\" is on it; "),
             (
@@ -482,7 +482,7 @@ mod tests {
         tree.directory("/sys/kernel/debug/sfc_resource/nics/000_b");
         let (offered, reasons, _) = found(&tree, "[discover]\noffer-netdevs = [\"*\"]\n");
         assert_eq!(offered, ["b", "c"]);
-        assert!(reasons[0].starts_with("a: the RDMA device \"rxe0\" of software"), "{reasons:?}");
+        assert!(reasons[0].starts_with("a: the software RDMA device \"rxe0\""), "{reasons:?}");
     }
 
     #[test]
@@ -536,11 +536,11 @@ mod tests {
         let (offered, reasons, _) = found(&tree, all);
         assert!(offered.is_empty(), "{offered:?}");
         for (reason, says) in reasons.iter().zip([
-            "dummy0: it is no PCI function's",
+            "dummy0: it is not the interface of a PCI function",
             "p0: its PCI function has another interface, \"p1\"",
             "p1: its PCI function has another interface, \"p0\"",
-            "pf: it has virtual functions, which its holder can disturb",
-            "v0: it is not 0000:3b:01.0's own: \"virtio2\" is between them",
+            "pf: it has virtual functions, with which its holder can interfere",
+            "v0: it does not belong to 0000:3b:01.0 directly: \"virtio2\" is between them",
         ]) {
             assert!(reason.starts_with(says), "{reason}");
         }

@@ -104,7 +104,7 @@ mod tests {
             assert!(message.starts_with(&begins), "{message}");
         }
         let held = link_trouble(Some(STATE_HELD)).unwrap();
-        assert!(held.starts_with("a container has it"), "{held}");
+        assert!(held.starts_with("it is in a container"), "{held}");
         for state in [None, Some("up"), Some("unknown"), Some("testing")] {
             assert_eq!(link_trouble(state), None, "{state:?}");
         }

@@ -194,7 +194,7 @@ mod tests {
         let not_offered = found.not_offered;
         assert_eq!(not_offered.len(), 1);
         assert_eq!((not_offered[0].kind, &*not_offered[0].name), (Class::Ptp.into(), "ptp7"));
-        assert!(not_offered[0].reason.contains("/sys/class/ptp/ptp7 leads to nothing"));
+        assert!(not_offered[0].reason.contains("/sys/class/ptp/ptp7 is a broken link"));
     }
 
     fn nics(clocks: &[Clock]) -> Vec<(&str, Option<&str>)> {

@@ -105,8 +105,8 @@ fn is_nic(function: &PciFunction) -> bool {
 
 fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
     format!(
-        "the VPD of the {what} {address}, could not determine which says what of Data Direct \
-         belongs together,: {reason}"
+        "the VPD of the {what} {address}, which identifies the parts of Data Direct, could not be \
+         read: {reason}"
     )
 }
 
@@ -226,7 +226,7 @@ mod tests {
             (&function, b"\x90\x09\x00", "the Data Direct function 0008:05:00.0"),
             (&function, b"\x78", "it has no UUID there"),
             (&nic, b"\xff\xff\xff\xff", "the NIC 0000:03:00.0"),
-            (&nic, b"\x90\x05\x00V3\x02\x80\x80\x78", "not in the form of VPD"),
+            (&nic, b"\x90\x05\x00V3\x02\x80\x80\x78", "it is not valid VPD"),
             (&nic, &[0; 40_000], "longer than 32768 bytes"),
         ];
         for (path, content, expected) in cases {

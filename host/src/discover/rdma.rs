@@ -1108,7 +1108,7 @@ mod tests {
             (
                 "opap94s0",
                 "/dev/hfi1_0",
-                "its name is not the kernel's, by which PSM2 finds its node",
+                "its name was changed, and PSM2 finds its node only by the kernel's name",
             ),
             (
                 "hfi1_0",
@@ -1830,7 +1830,8 @@ mod tests {
         let idle = "link 5 ib0 ipoib - - -\naddress 5 fe80::1/64\n";
         assert_eq!(refused(idle), None);
         let reason = refused(&format!("{idle}address 5 192.0.2.1/24\n")).unwrap();
-        let why = "delete its interface \"ib0\", and the host uses that: it has the address 192.0.2.1/24;";
+        let why =
+            "delete its interface \"ib0\", which the host uses: it has the address 192.0.2.1/24;";
         assert!(reason.contains(why), "{reason}");
         let child = format!("{idle}link 6 ib0.8001 ipoib - 5 -\n");
         let reason = refused(&child).unwrap();

@@ -268,7 +268,7 @@ mod tests {
                 "all: \"all\" is a reserved word; choose another name for the bundle",
                 "count: hugepages 2Mi is not a pool, so *2 is not possible; \"onload-ctk discover \
                  --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
-                "part: there is no nic ens9, there is no profile none-such; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
+                "part: nic ens9 not found, profile none-such not found; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
             ]
         );
         assert_eq!(reasons(TWO_NODES, ""), [""; 0]);

@@ -95,7 +95,7 @@ impl<'r> SpecDevices<'r> {
             format!("no specification has {kind}={name}; {GENERATE}")
         } else {
             format!(
-                "no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of \
+                "there is no specification of {kind}; {GENERATE}, with {class} in [cdi] kinds of \
                  {CONFIG_PATH}"
             )
         })

@@ -378,7 +378,7 @@ fn a_device_that_no_specification_has_is_not_healthy_and_has_no_cdi_name() {
     assert_eq!(
         offer.health,
         unhealthy(
-            "no specification of onload.dev/vfio; run \"onload-ctk cdi generate\", with vfio in \
+            "there is no specification of onload.dev/vfio; run \"onload-ctk cdi generate\", with vfio in \
              [cdi] kinds of /etc/onload-ctk/config.toml"
         )
     );

@@ -451,12 +451,11 @@ mod tests {
         let overlaps = find_overlaps(&pools);
         assert_eq!(overlaps.len(), 1, "{overlaps:?}");
         assert!(
-            overlaps[0].starts_with("pools vfio=a and vfio=b have d0, d1, d10, "),
+            overlaps[0].starts_with("pools vfio=a and vfio=b share d0, d1, d10, "),
             "{overlaps:?}"
         );
         assert!(
-            overlaps[0]
-                .ends_with(" and 4 more in common: a container of one takes it from the other"),
+            overlaps[0].ends_with(" and 4 more: a container of one pool takes it from the other"),
             "{overlaps:?}"
         );
         assert_eq!(find_overlaps(&pools[..2]), [""; 0]);

@@ -627,7 +627,7 @@ mod tests {
         let host = Host::new();
         host.vfio();
         let message = host.refusal(&[0xab; 16].into());
-        assert!(message.starts_with("ticket abababab… is not known: "), "{message}");
+        assert!(message.starts_with("ticket abababab… is unknown: "), "{message}");
     }
 
     #[test]
@@ -644,7 +644,7 @@ mod tests {
         let shared = host.write("vfio=0000:81:10.0", &[]);
         host.tickets.read(&first).unwrap();
         let second = host.vfio();
-        assert!(host.refusal(&first).contains("is not known: a later reservation"));
+        assert!(host.refusal(&first).contains("is unknown: a later reservation"));
         for good in [other, shared, second] {
             host.tickets.read(&good).unwrap();
         }
@@ -655,10 +655,10 @@ mod tests {
         let mut host = Host::new();
         let (old, older) = (host.vfio(), host.write("rdma=a", &[]));
         host.reboot();
-        assert!(host.refusal(&old).contains("from before this start of the host"));
+        assert!(host.refusal(&old).contains("from before the last boot"));
         let new = host.write("rdma=a", &[]);
         host.prune();
-        assert!(host.refusal(&older).contains("is not known"));
+        assert!(host.refusal(&older).contains("is unknown"));
         host.tickets.read(&new).unwrap();
     }
 
@@ -806,7 +806,10 @@ mod tests {
         for mode in [0o640, 0o604, 0o620, 0o700, 0o400] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             let message = host.refusal(&id);
-            assert!(message.contains("read or written by others"), "{mode:o}: {message}");
+            assert!(
+                message.contains("may have been accessed by other users"),
+                "{mode:o}: {message}"
+            );
         }
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
@@ -822,7 +825,7 @@ mod tests {
         let host = Host::new();
         let id = host.vfio();
         std::os::unix::fs::chown(host.file(&id), Some(1234), None).unwrap();
-        assert!(host.refusal(&id).contains("read or written by others"));
+        assert!(host.refusal(&id).contains("may have been accessed by other users"));
     }
 
     #[test]
@@ -834,7 +837,7 @@ mod tests {
         let open = fs::Permissions::from_mode(0o711);
         fs::set_permissions(host.path("run/@requests"), open).unwrap();
         let message = find().unwrap_err().to_string();
-        assert!(message.contains("does not belong to root alone"), "{message}");
+        assert!(message.contains("does not belong only to root"), "{message}");
         fs::remove_dir_all(host.path("run/@requests")).unwrap();
         assert!(find().unwrap().is_none());
         symlink(host.path("proc"), host.path("run/@requests")).unwrap();
@@ -853,8 +856,8 @@ mod tests {
                 whole.replacen("\"version\":1", "\"version\":7", 1),
                 "it is of version 7, and this program understands 1; let the engine",
             ),
-            (whole.replacen("nic=ens1", "gpu=a", 1), "not understood: "),
-            (format!("{whole}{}", " ".repeat(70_000)), "larger than that of any"),
+            (whole.replacen("nic=ens1", "gpu=a", 1), "cannot be parsed: "),
+            (format!("{whole}{}", " ".repeat(70_000)), "too large for a ticket"),
         ] {
             fs::write(host.file(&id), text).unwrap();
             let message = host.refusal(&id);
@@ -881,7 +884,7 @@ mod tests {
                 .unwrap()
         );
         assert!(rejection("nic=a", std::slice::from_ref(&device)).contains("does not request it"));
-        assert!(rejection("vfio=any", &[device]).contains("it is to have vfio:a for itself"));
+        assert!(rejection("vfio=any", &[device]).contains("it reserves vfio:a exclusively"));
         assert!(host.tickets.list().unwrap().is_empty());
     }
 

@@ -160,7 +160,7 @@ fn bond_remedies(bond: &OnloadBond) -> (Remedy, Vec<Remedy>) {
 
 pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     let inventory = context.inventory;
-    if !inventory.onload.as_ref().is_some_and(|onload| onload.obstacle.is_none()) {
+    if inventory.onload.as_ref().is_none_or(|onload| onload.obstacle.is_some()) {
         return Ok(Vec::new());
     }
     let lost = lost_registrations(context);

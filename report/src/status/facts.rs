@@ -100,7 +100,7 @@ pub(super) enum KernelSocketCause {
     GoProgram,
     /// Onload failed, and said so in the kernel's log.
     Failed(StackError),
-    /// Its library is not the host's, and the driver gave it no descriptor for its log.
+    /// Its library is not the host's, and the driver rejected it for its log.
     OtherBuild,
     /// It may have been started before Onload had an interface. The time of Onload's debugfs directory and the computed
     /// start time differ if the clock was set in between.

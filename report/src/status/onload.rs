@@ -223,7 +223,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
     match cause {
         KernelSocketCause::OtherInterface => (
             format!("Onload leaves traffic that does not use {names} to the kernel"),
-            format!("use an address of {names}, or a route over it; or have Onload accelerate the other interface (onload-ctk discover --explain says what that needs), and {RESTART_REMEDY}"),
+            format!("use an address of {names}, or a route over it; or let Onload accelerate the other interface (onload-ctk discover --explain says what that needs), and {RESTART_REMEDY}"),
         ),
         KernelSocketCause::LeftToKernel => (
             "could not determine why Onload left them to the kernel".to_owned(),

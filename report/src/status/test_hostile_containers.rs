@@ -211,7 +211,7 @@ fn a_static_init_of_the_engine_is_not_the_program_that_lost_the_preload() {
     made.process(78, &cgroup, "redis", OWN_NET, "pid:[7]");
     made.file("/proc/78/exe", program(GLIBC, 200));
     made.file("/proc/78/environ", "PATH=/bin\0");
-    made.assert_is(VerdictState::PreloadLost, "taken out of its environment", "");
+    made.assert_is(VerdictState::PreloadLost, "removed from its environment", "");
     // Where its programs are static too, that is the reason.
     made.file("/proc/78/exe", program(STATIC, 0));
     made.assert_is(VerdictState::PreloadLost, "its program is static", "");
@@ -330,7 +330,7 @@ fn a_container_that_does_not_answer_in_time_is_shown_with_what_is_known() {
             panic!("{:?}", container.verdicts);
         };
         assert_eq!(verdict.state, VerdictState::Unknown);
-        assert!(verdict.reason.starts_with("it timed out"), "{verdict:?}");
+        assert!(verdict.reason.starts_with("it did not answer in time"), "{verdict:?}");
         assert_eq!(verdict.remedy.as_deref(), Some("check its mounts: findmnt --task 77"));
     }
     assert_eq!(after(&made, 2).verdicts[0].state, VerdictState::Unused);

@@ -60,7 +60,10 @@ fn interfaces_that_this_user_may_not_see_are_not_missing() {
     let made = by_kernel();
     let verdict = verdict_of(&made);
     assert_eq!(verdict.state, VerdictState::Unknown, "{verdict:?}");
-    assert!(verdict.reason.contains("an interface of the host is not known"), "{verdict:?}");
+    assert!(
+        verdict.reason.contains("could not determine whether it has an interface of the host"),
+        "{verdict:?}"
+    );
     made.stack();
     let verdict = verdict_of(&made);
     assert_eq!(verdict.state, VerdictState::Accelerated, "{verdict:?}");
@@ -72,7 +75,7 @@ fn interfaces_that_this_user_may_not_see_are_not_missing() {
 fn one_descriptor_of_the_device_is_no_stack() {
     by_kernel().assert_is(
         VerdictState::NoStack,
-        "on the kernel's sockets, with the library and without a stack of Onload: 77 redis; why is not known",
+        "on the kernel's sockets, with the library and without a stack of Onload: 77 redis; the cause is unknown",
         "start it again",
     );
     // Nor are many of other devices of Onload, or of other anonymous files.
@@ -233,7 +236,7 @@ fn a_program_all_of_whose_sockets_are_the_kernels_is_not_accelerated_though_it_h
     made.assert_is(
         VerdictState::NoStack,
         "on the kernel's sockets, although it has a stack of Onload: 77 redis (192.0.2.7 of ens0)",
-        "an address of ens1, or a route over it; or have Onload accelerate the other interface (onload-ctk discover --explain",
+        "an address of ens1, or a route over it; or let Onload accelerate the other interface (onload-ctk discover --explain",
     );
     // Of its own interface that is not the reason.
     made.connects(77, 901, "192.0.2.8:50000", "192.0.2.9:6379");
@@ -364,7 +367,7 @@ fn said_with(made: &Made, variables: &str) -> String {
 #[track_caller]
 fn stands_for_its_ports(made: &Made, name: &str) {
     let message = said_with(made, &format!("EF_INTERFACE_WHITELIST={name}"));
-    assert!(message.contains("why is not known"), "{message}");
+    assert!(message.contains("the cause is unknown"), "{message}");
     let message = said_with(made, &format!("EF_INTERFACE_BLACKLIST={name}"));
     assert!(message.contains(&format!("EF_INTERFACE_BLACKLIST={name} leaves no")), "{message}");
 }
@@ -410,7 +413,7 @@ fn a_name_that_a_container_does_not_have_is_a_cause() {
     }
     for list in ["WHITELIST=ens1 fast", "BLACKLIST=ens1"] {
         let message = said_with(&made, &format!("EF_INTERFACE_{list}"));
-        assert!(message.contains("why is not known"), "{message}");
+        assert!(message.contains("the cause is unknown"), "{message}");
     }
 }
 
@@ -451,7 +454,7 @@ fn the_variables_of_a_program_are_a_cause() {
         let made = by_kernel();
         made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
-        made.assert_is(VerdictState::NoStack, reason, "leave EF_");
+        made.assert_is(VerdictState::NoStack, reason, "remove EF_");
     }
     for variables in [
         "EF_DONT_ACCELERATE=0",
@@ -468,7 +471,7 @@ fn the_variables_of_a_program_are_a_cause() {
         let made = by_kernel();
         made.file("/network.table", PORTS);
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
-        made.assert_is(VerdictState::NoStack, "why is not known", "");
+        made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     }
 }
 
@@ -479,10 +482,10 @@ fn the_variables_of_a_program_that_wrote_over_them_are_those_that_its_container_
     made.file("/proc/77/environ", "\0".repeat(153));
     made_with(&made, r#""LD_PRELOAD=libonload.so","EF_DONT_ACCELERATE=1""#);
     let reason = "EF_DONT_ACCELERATE is in its environment";
-    made.assert_is(VerdictState::NoStack, reason, "leave EF_");
+    made.assert_is(VerdictState::NoStack, reason, "remove EF_");
     // What it shows is what it has.
     made.file("/proc/77/environ", PRELOADED);
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
 }
 
 #[test]
@@ -507,7 +510,7 @@ fn the_line_of_the_kernels_log_is_a_cause() {
         assert!(verdict.reason.ends_with(&format!("(rc={rc})\" of it")), "{verdict:?}");
         let remedy = verdict.remedy.unwrap();
         assert!(
-            remedy.contains("a line of the driver before") && remedy.contains("EF_…"),
+            remedy.contains("the driver usually logs the reason") && remedy.contains("EF_"),
             "{remedy}"
         );
         assert!(!remedy.contains("onload_stackdump"), "{remedy}");
@@ -515,16 +518,16 @@ fn the_line_of_the_kernels_log_is_a_cause() {
     // The library names a program by its file: redis-server is a link to redis-check-rdb in Debian.
     let named = line(1, refused).replace("oo:redis[", "oo:redis-check-rdb[");
     made.file("/dev/kmsg", &named);
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     made.link("/proc/77/exe", "/usr/bin/redis-check-rdb");
     made.assert_is(VerdictState::NoStack, "no stack was free", "");
     made.file("/dev/kmsg", line(1, "ENODEV."));
     made.assert_is(VerdictState::NoStack, "found no interface for it", "");
     // The log of another program, and one that is not there.
     made.file("/dev/kmsg", line(2, refused));
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     made.tree.remove("/dev/kmsg");
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
 }
 
 /// A real Onload with AF_XDP and one channel lists the stack of another container, and then, with process 0, that of its last
@@ -540,15 +543,15 @@ fn a_program_that_found_no_free_stack_is_told_what_holds_them() {
         made.assert_is(VerdictState::NoStack, reason, remedy);
     };
     let orphan = "0: 0 0 90 73 0 4 2 0 0 0 0 58\n";
-    let left = "no stack was free; stacks are held by: connections that ended programs left";
+    let left = "no stack was free; stacks are held by: connections of ended programs";
     is_told(orphan, left, "wait until onload_stackdump -z lists no stack, and start it again");
     made.file("/proc/3732/cgroup", format!("0::/system.slice/docker-{OTHER}.scope\n"));
     made.file(&format!("/var/lib/docker/containers/{OTHER}/config.v2.json"), r#"{"Name":"/feed"}"#);
     let stack = "1: 3732 0 32 40 0 4 2 0 0 0 0 28\n";
-    is_told(stack, "what holds stacks now: feed (docker)", "stop one of these");
+    is_told(stack, "stacks are held by: feed (docker)", "stop one of these");
     let both = format!("{orphan}{stack}");
-    is_told(&both, "what holds stacks now: feed (docker), connections that", "stop one of these");
-    is_told("1: 901 0 32\n", "what holds stacks now: process 901", "stop one of these");
+    is_told(&both, "stacks are held by: feed (docker), connections of", "stop one of these");
+    is_told("1: 901 0 32\n", "stacks are held by: process 901", "stop one of these");
     // Another process of the same container.
     made.process(
         78,
@@ -557,7 +560,7 @@ fn a_program_that_found_no_free_stack_is_told_what_holds_them() {
         HOST_NET,
         "pid:[7]",
     );
-    is_told("1: 78 0 32\n", "what holds stacks now: ", "set EF_NAME, so that its processes share");
+    is_told("1: 78 0 32\n", "stacks are held by: ", "set EF_NAME, so that its processes share");
 }
 
 /// As a real Onload wrote it when a container of another user had the stack of that name.
@@ -572,7 +575,7 @@ fn a_stack_of_another_user_is_a_cause_for_who_names_it() {
     for (variables, line) in [("EF_NAME=other", line), ("EF_NAME=feed", "")] {
         made.file("/proc/77/environ", format!("{PRELOADED}{variables}\0"));
         made.file("/dev/kmsg", line);
-        made.assert_is(VerdictState::NoStack, "why is not known", "");
+        made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     }
 }
 
@@ -615,7 +618,7 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     made.file("/proc/78/maps", maps).listens(78, 902);
     let both = reasons(&made);
     assert_eq!(both.len(), 2);
-    assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
+    assert!(both.iter().all(|one| one.contains("the cause is unknown")), "{both:?}");
     // Where each may have a line and all lines are the same, so is the cause.
     let second = line.replace("93274651", "93284651");
     made.file("/dev/kmsg", format!("{line}{second}"));
@@ -623,7 +626,7 @@ fn a_line_of_the_log_that_may_be_another_replicas_is_no_cause() {
     assert!(both.iter().all(|one| one.contains("no stack was free")), "{both:?}");
     made.file("/dev/kmsg", format!("{line}{}", second.replace("-16", "-22")));
     let both = reasons(&made);
-    assert!(both.iter().all(|one| one.contains("why is not known")), "{both:?}");
+    assert!(both.iter().all(|one| one.contains("the cause is unknown")), "{both:?}");
     // A line that is older than the other program is not that one's, and leaves the newer line to it.
     made.file("/dev/kmsg", line);
     made.file("/proc/78/stat", stat_of(78, 20_000));
@@ -648,20 +651,19 @@ fn a_program_with_a_library_that_the_driver_refused_is_told_so() {
     made.open(3, "/dev/onload_epoll").listens(77, 901);
     // The host's own, which is another file than the mapped one.
     made.file("/usr/lib64/libonload.so", "");
-    let reason =
-        "77 redis; its libonload.so is not this host's, and the driver gave it no descriptor";
-    made.assert_is(VerdictState::NoStack, reason, "leave out the image's own library");
+    let reason = "77 redis; its libonload.so is not this host's, and the driver rejected it";
+    made.assert_is(VerdictState::NoStack, reason, "remove the image's own library");
     // With one of the driver's build it has a descriptor.
     made.open(4, "/dev/onload");
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     // One that logs to a terminal has none either way.
     made.tree.remove("/proc/77/fd/4");
     made.open(2, "/dev/pts/0");
-    made.assert_is(VerdictState::NoStack, "why is not known", "");
+    made.assert_is(VerdictState::NoStack, "the cause is unknown", "");
     made.tree.remove("/proc/77/fd/2");
     // Its variables take precedence: the library then asks the driver for nothing.
     made.file("/proc/77/environ", format!("{PRELOADED}EF_DONT_ACCELERATE=1\0"));
-    made.assert_is(VerdictState::NoStack, "EF_DONT_ACCELERATE is in", "leave EF_");
+    made.assert_is(VerdictState::NoStack, "EF_DONT_ACCELERATE is in", "remove EF_");
 }
 
 /// Onload has attached to an interface of that name and hardware address.
@@ -683,7 +685,7 @@ fn no_time_tells_whether_a_program_was_started_before_onload_had_an_interface() 
         made.assert_is(
             VerdictState::NoStack,
             "the cause is unknown; it may have started before Onload had ens1",
-            "start it again; if that does not help, look at what the program prints",
+            "start it again; if that does not help, check the program's output",
         );
     }
 }
@@ -838,16 +840,20 @@ fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() 
     made.function("0000:05:00.0", "0x8086", "0x10ca");
     // One of another name, and one that is called so in another network.
     attached(&made, "ens1", "02:00:00:00:00:0a");
-    made.assert_is(VerdictState::NoInterface, "(ens2); it has a stack", "onload.dev/netdev");
+    made.assert_is(
+        VerdictState::NoInterface,
+        "(ens2); it has an Onload stack",
+        "onload.dev/netdev",
+    );
     attached(&made, "ens2", "02:00:00:00:00:0b");
     made.assert_is(VerdictState::NoInterface, "(ens2)", "");
     attached(&made, "ens2", "02:00:00:00:00:0a");
     made.assert_is(VerdictState::Accelerated, "with a stack", "");
     // Without its address, or without debugfs, that is not known.
     made.tree.remove("/sys/kernel/debug/sfc_resource/nics/000_ens1/mac_addr");
-    made.assert_is(VerdictState::Unknown, "whether Onload has its interface ens2", "debugfs");
+    made.assert_is(VerdictState::Unknown, "whether it has its interface ens2", "debugfs");
     made.tree.remove("/sys/kernel/debug");
-    made.assert_is(VerdictState::Unknown, "whether Onload has its interface ens2", "debugfs");
+    made.assert_is(VerdictState::Unknown, "whether it has its interface ens2", "debugfs");
     // Links that lead to each other cannot be read, like what is only root's.
     made.tree.remove("/sys/kernel");
     made.link("/sys/kernel", "loop");

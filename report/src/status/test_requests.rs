@@ -29,7 +29,7 @@ fn a_container_that_asks_by_annotation_of_a_runtime_that_does_not_read_it_is_tol
     assert_eq!(made.status().containers[0].name.as_deref(), Some("redis"));
     made_so(ASKS, "onload").assert_is(
         VerdictState::NothingGiven,
-        "its runtime is onload, and it has nothing",
+        "its runtime is onload, but it has none",
         &format!(
             "see why: onload-ctk container explain /run/containerd/io.containerd.runtime.v2.task/moby/{ID}"
         ),
@@ -49,7 +49,7 @@ fn a_label_and_a_near_spelling_are_told() {
     made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":{"onload.dev/nic":"all"}}}"#);
     made.assert_is(
         VerdictState::NothingGiven,
-        "the label \"onload.dev/nic\", and labels request nothing",
+        "the label \"onload.dev/nic\", but labels request nothing",
         "--annotation",
     );
     made.file(&docker, r#"{"Name":"/redis","Config":{"Labels":null}}"#);

@@ -43,7 +43,7 @@ fn a_set_user_id_program_loses_the_preload() {
 #[test]
 fn an_environment_without_the_preload_loses_it() {
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0PATH=/bin\0");
-    made.assert_is(VerdictState::PreloadLost, "taken out of its environment", "preload = \"file\"");
+    made.assert_is(VerdictState::PreloadLost, "removed from its environment", "preload = \"file\"");
 }
 
 #[test]
@@ -51,7 +51,11 @@ fn an_environment_that_was_cleared_is_told_from_one_that_never_had_the_preload()
     let made = lost(GLIBC, "PATH=/bin\0");
     made.assert_is(VerdictState::Plain, "or its first program cleared its environment", "");
     made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
-    made.assert_is(VerdictState::PreloadLost, "or all of that was cleared", "preload = \"file\"");
+    made.assert_is(
+        VerdictState::PreloadLost,
+        "or the environment was cleared",
+        "preload = \"file\"",
+    );
     // Without a preload as the operator or the container wants it.
     let made = lost(GLIBC, "ONLOAD_CTK_NIC_ENS1=ens1\0");
     made_with(&made, r#""PATH=/bin","ONLOAD_CTK_NIC_ENS1=ens1""#);
@@ -89,7 +93,7 @@ fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
     for written in ["\0\0\0\0", "er process nginx -g daemon off;\0\0"] {
         let made = lost(GLIBC, written);
         let unknown = "could not determine whether the preload was requested";
-        made.assert_is(VerdictState::Unknown, unknown, "what its engine was told");
+        made.assert_is(VerdictState::Unknown, unknown, "the engine's options");
         made_with(&made, r#""PATH=/bin","LD_PRELOAD=libonload.so""#);
         let wanted = "the loader could not load libonload.so";
         made.assert_is(VerdictState::PreloadLost, wanted, "glibc may be too old");
@@ -101,7 +105,7 @@ fn a_title_over_the_environment_does_not_say_that_the_preload_was_taken_out() {
     // Whoever starts it without any environment leaves no bytes.
     let made = lost(GLIBC, "");
     made_with(&made, r#""LD_PRELOAD=libonload.so""#);
-    made.assert_is(VerdictState::PreloadLost, "all of that was cleared", "");
+    made.assert_is(VerdictState::PreloadLost, "the environment was cleared", "");
 }
 
 #[test]
@@ -138,21 +142,20 @@ fn a_library_that_was_replaced_by_an_upgrade_is_told() {
     };
     let reloaded = verdict(Some(true));
     assert_eq!(reloaded.state, VerdictState::OtherLibrary);
-    assert!(reloaded.reason.contains("the loaded driver is that of the new one"), "{reloaded:?}");
+    assert!(reloaded.reason.contains("the loaded driver belongs to the new one"), "{reloaded:?}");
     assert_eq!(reloaded.remedy.as_deref(), Some("start the container again"));
     // Beside a real Onload whose old driver was loaded, a program that opened its first socket late got its stack.
     for matches in [Some(false), None] {
         let before = verdict(matches);
         assert_eq!(before.state, VerdictState::Ready);
-        let note =
-            "replaced since: stop it before the new driver is loaded, and start it after that";
+        let note = "has been replaced: stop the container before the new driver is loaded, and start it afterwards";
         assert!(before.reason.ends_with(note), "{before:?}");
     }
     // One that has a stack keeps it, as beside a real Onload.
     made.stack();
     made.assert_is(
         VerdictState::Accelerated,
-        "with a stack of Onload: 1 of 1; the host's libonload.so has been replaced: stop it before",
+        "with a stack of Onload: 1 of 1; the host's libonload.so has been replaced: stop the container before",
         "",
     );
 }
@@ -181,7 +184,7 @@ fn a_device_that_is_gone_is_told_and_nothing_else_of_it() {
     made.program(GLIBC, PRELOADED);
     made.assert_is(
         VerdictState::DeviceGone,
-        "/dev/onload leads to a device",
+        "/dev/onload refers to a device",
         "load its driver again",
     );
     assert_eq!(made.verdicts().len(), 1, "{:?}", made.verdicts());
@@ -232,7 +235,11 @@ fn a_static_node_that_a_container_did_not_get_from_us_is_not_called_gone() {
     let verdicts = made.verdicts();
     assert!(verdicts[0].state.is_good(), "{verdicts:?}");
     made.lease("vfio:0000:81:10.0", ID, 77);
-    made.assert_is(VerdictState::DeviceGone, "/dev/vfio/vfio leads to a device", "load its driver");
+    made.assert_is(
+        VerdictState::DeviceGone,
+        "/dev/vfio/vfio refers to a device",
+        "load its driver",
+    );
 }
 
 #[test]
@@ -356,7 +363,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     made.assert_is(
         VerdictState::NoProvider,
         "when it started, onload.dev/rdma=rxe0: not mounted: live-devices = false",
-        "do what that says",
+        "follow that message",
     );
     let reason = made.status().containers[0].verdicts[0].reason.clone();
     assert!(reason.starts_with("programs find no RDMA device; "), "{reason}");
@@ -365,7 +372,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
     made.assert_is(
         VerdictState::NoProvider,
         "programs may find no RDMA device; when it started, onload.dev/rdma=rxe0: not mounted",
-        "do what that says",
+        "follow that message",
     );
     made.file(&path, record(78));
     let reason = made.status().containers[0].verdicts[0].reason.clone();
@@ -388,7 +395,7 @@ fn why_the_host_s_libraries_were_not_mounted_is_told_as_the_hook_recorded_it() {
 fn libraries_that_nothing_judges_are_named_once_a_program_has_the_device_open() {
     let made = with_rdma();
     made.open(3, "/dev/infiniband/uverbs0");
-    made.assert_is(VerdictState::Ready, "by a libibverbs of their own", "");
+    made.assert_is(VerdictState::Ready, "by their own libibverbs", "");
     let maps = |path: &str| format!("7f0000000000-7f0000001000 r-xp 00000000 08:01 9 {path}\n");
     made.file("/proc/77/maps", maps("/opt/hpcx/lib/libibverbs.so.1.14"));
     made.assert_is(VerdictState::Ready, "by \"/opt/hpcx/lib/libibverbs.so.1.14\"", "");

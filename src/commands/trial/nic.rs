@@ -367,7 +367,7 @@ mod tests {
         let TrialOutcome::Works(text) = way.judge("a stack", 5) else {
             panic!("it works");
         };
-        assert!(text.contains("ens1 and ens2 counted 5 packets"), "{text}");
+        assert!(text.contains("ens1 and ens2 counted 5 sent packets"), "{text}");
     }
 
     #[test]

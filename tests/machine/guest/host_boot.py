@@ -207,7 +207,7 @@ def too_many_pages(functions, interfaces):
     text = wanted(functions, interfaces).replace("hugepages = { ", 'hugepages = { "1Gi" = { 1 = 64 }, ')
     CONFIG.write_text(text, encoding="ascii")
     done = apply()
-    told = "hugepages 1Gi on node 1: pages: the kernel gave" in done.err and "of 64; the node has no more free memory" in done.err
+    told = "hugepages 1Gi on node 1: pages: the kernel gave" in done.err and "of 64; the node has no more contiguous free memory" in done.err
     check("pages that there is no memory for are counted", done.status == 2 and told, done)
     CONFIG.write_text(wanted(functions, interfaces), encoding="ascii")
     devices.write("/sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages", 0)

@@ -84,7 +84,7 @@ def wanted_twice(bench, first, second):
         check(f"{one}: a function is held while its container runs", kept.started.status == 0 and held, f"{pair}\n{kept.started}\n{lease}")
         with start(other, "lease-two", other_door, asks) as refused:
             said = engines.said_by_hook(refused.started)
-            named = lease is not None and f"is in use by container {lease['container']}" in said
+            named = lease is not None and f"in use by container {lease['container']}" in said
             check(f"{two}: a function of another container is refused with its name", refused.started.status != 0 and named, f"{pair}\n{refused.started}\n{said}")
     check(f"{one}: a function is free when its container is removed", not leased(), f"{pair}\n{leased()}")
     with start(other, "lease-two", other_door, asks) as kept:
@@ -112,7 +112,7 @@ def one_of_a_pool(bench, first, second):
         names = [lease["container"] for lease in leased()]
         with start(other, "pool-three", other_door, POOL) as refused:
             said = engines.said_by_hook(refused.started)
-            told = "0 free of 2" in said and len(names) == 2 and all(f"is in use by container {name}" in said for name in names)
+            told = "0 free of 2" in said and len(names) == 2 and all(f"in use by container {name}" in said for name in names)
             check(f"{last}: a pool that is used up is refused with who has it", refused.started.status != 0 and told, f"after {what}: {names}\n{refused.started}\n{said}")
     check(f"{what}: functions of a pool are free in the end", not leased(), leased())
 
@@ -210,7 +210,7 @@ def ends(bench, engine, way, act, lives_on):
         if lives_on:
             with start(engine, "too-early", "cdi", asks) as refused:
                 said = engines.said_by_hook(refused.started)
-                named = f"is in use by container {lease['container']}" in said
+                named = f"in use by container {lease['container']}" in said
                 check(f"{what} the container lives on and keeps its function", refused.started.status != 0 and named and not has_ended(lease["pid"]), f"{refused.started}\n{said}")
             engine.remove(name)
         check(f"{what} the container has ended", has_ended(lease["pid"], 90), stat_of(lease["pid"]))

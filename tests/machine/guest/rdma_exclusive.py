@@ -8,7 +8,7 @@ import session
 from parts import Kept, generate, offered
 from report import Part, check, must, run
 
-REASON = "in netns mode exclusive a device moves into the container's network namespace, and a device in software, as of soft-RoCE (rxe), cannot (EOPNOTSUPP)"
+REASON = "in netns mode exclusive a device moves into the container's network namespace, but a device in software, as of soft-RoCE (rxe), cannot (EOPNOTSUPP)"
 WAYS = [(engines.Docker(), "cdi"), (engines.Podman("crun"), "cdi"), (engines.Docker(), "wrapper"), (engines.Podman("crun"), "precreate")]
 
 

@@ -161,7 +161,7 @@ BY_KERNEL = ["sh", "-c", "exec 8</dev/onload; exec redis-server --port 16379 --s
 
 def without_stack():
     """Programs that have the library and an accelerated interface, and go on by the kernel; and why, where that can be known."""
-    causes = [("no known cause", [], "why is not known"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
+    causes = [("no known cause", [], "the cause is unknown"), ("EF_DONT_ACCELERATE", ["-e", "EF_DONT_ACCELERATE=1"], "EF_DONT_ACCELERATE is in its environment"),
               ("an interface that Onload has not", ["-e", "EF_INTERFACE_WHITELIST=lo"], "EF_INTERFACE_WHITELIST=lo leaves no"),
               ("an interface that does not exist", ["-e", "EF_INTERFACE_WHITELIST=nosuch0"], "EF_INTERFACE_WHITELIST=nosuch0 leaves no")]
     for what, options, words in causes:
@@ -217,7 +217,7 @@ def strangers():
         with open("/dev/onload", "rb") as node, subprocess.Popen(STAYS, stdin=node) as process:
             try:
                 (theirs / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
-                seen = verdict("root's container, whose name a user's cgroup has too", "seen", "preload-lost", "taken out of its environment", "docker")
+                seen = verdict("root's container, whose name a user's cgroup has too", "seen", "preload-lost", "removed from its environment", "docker")
                 check("status: the user's process is in a container of its own", seen.found and process.pid not in [each["pid"] for each in seen.found["processes"]], seen)
             finally:
                 process.kill()
@@ -269,7 +269,7 @@ def preload_lost(everything):
             ("a static program", [], STAYS, "static", MUSL),
             ("a set-user-ID program", set_user_id(name), ["sleep-as-root", "1000"], "set-user-ID", IMAGE),
             ("a program with file capabilities", capable(), ["sleep-as-root", "1000"], "file capabilities", IMAGE),
-            ("a program that clears the environment", [], ["env", "-i", *STAYS], "taken out of its environment", IMAGE),
+            ("a program that clears the environment", [], ["env", "-i", *STAYS], "removed from its environment", IMAGE),
             ("LD_PRELOAD= by the user", [], ["sh", "-c", "LD_PRELOAD= exec sleep 1000"], "set to something else", IMAGE),
         ]
         for what, options, argv, words, image in cases:

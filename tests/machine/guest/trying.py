@@ -67,7 +67,7 @@ def configure(netdev):
 
 def works(bench, netdev):
     """By each engine each device that the guest really has."""
-    asked = {"hugepages": ("2Mi", "a page of 2Mi was mapped and written"), "vfio": (bench.vfio, f"{bench.vfio} can be opened"),
+    asked = {"hugepages": ("2Mi", "a page of 2Mi can be mapped and written"), "vfio": (bench.vfio, f"{bench.vfio} can be opened"),
              "rdma": (bench.found["rdma"], "100 messages went over port 1 to another queue pair and back"),
              "netdev": (netdev, f"{netdev} is in the container's network")}
     for kind, (name, words) in asked.items():

@@ -134,7 +134,7 @@ class Load:
 
     @staticmethod
     def is_refused(done):
-        return done.status != 0 and "is in use by container" in done.err
+        return done.status != 0 and "in use by container" in done.err
 
     def row(self, number):
         """Stops between two containers."""

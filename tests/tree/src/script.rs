@@ -120,7 +120,7 @@ impl Tree {
             ["zeros", path, length] => _ = self.file(path, vec![0; length.parse().unwrap()]),
             [host] => {
                 let path = sources().join("tests/cases/hosts").join(host);
-                self.script(&fs::read_to_string(path).expect(host));
+                self.script(&fs::read_to_string(path).unwrap());
             }
             _ => panic!("{words:?}"),
         }

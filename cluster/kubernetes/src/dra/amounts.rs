@@ -1,4 +1,4 @@
-//! Finds resources that DRA serves and that the Node still counts.
+//! Finds resources that DRA serves and that the Node still reports.
 //!
 //! A kubelet that starts without its checkpoint has no record of earlier resources. It sets their amounts in the status
 //! of its Node to 0, unless a device plugin registers before kubelet has reached the API server. The scheduler then

@@ -44,7 +44,7 @@ pub fn find(
     match node_api {
         Ok(node_api) => Ok(Some(node_api)),
         Err(error) if is_wanted => {
-            let hint = if node.is_none() { "; give --node-name" } else { "" };
+            let hint = if node.is_none() { "; set --node-name" } else { "" };
             bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
         }
         Err(error) => {

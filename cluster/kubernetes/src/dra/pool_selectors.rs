@@ -174,7 +174,7 @@ mod tests {
             line.starts_with(&format!("pool {two} of class vfio cannot be requested: ")),
             "{line}"
         );
-        assert!(line.contains(&format!("is that of pool {one} too")), "{line}");
+        assert!(line.contains(&format!("is also that of pool {one}")), "{line}");
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(selectors.attributes.len(), MAX_ENTRIES - OTHER_ENTRIES - keys.len());
         assert_eq!(selectors.left_out().len(), 30 - 10);
         let line = &selectors.left_out()[0];
-        assert!(line.contains("pool-20") && line.contains("leave room for 10 pools"), "{line}");
+        assert!(line.contains("pool-20") && line.contains("allow only 10 pools"), "{line}");
         assert_eq!(selectors.expression("pool-20"), None);
     }
 }

@@ -273,7 +273,7 @@ mod tests {
         let line = missing_registry_reason(dir.path()).unwrap();
         assert!(
             line.contains(
-                "start kubelet, or name its --root-dir by --kubelet-dir, and in a pod mount"
+                "start kubelet, or set --kubelet-dir to its --root-dir and mount that in the pod"
             ),
             "{line}"
         );

@@ -389,7 +389,7 @@ mod tests {
         let plan = install(&with_config(None, &[]), &nothing).unwrap();
         assert_eq!((plan.steps, plan.after.config), (vec![], Vec::<String>::new()));
         let plan = install(&with_config(Some("two"), &["two"]), &nothing).unwrap();
-        assert_eq!(plan.steps, [InstallStep::PutConfig], "instead of ours that set something");
+        assert_eq!(plan.steps, [InstallStep::PutConfig], "in place of the one with settings");
     }
 
     #[test]

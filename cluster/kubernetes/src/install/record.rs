@@ -133,11 +133,11 @@ mod tests {
         let text = String::from_utf8(record().to_bytes()).unwrap();
         for (text, says) in [
             (text.replacen("\"version\": 1", "\"version\": 2", 1), "it is of format 2"),
-            (text[..text.len() / 2].to_owned(), "it is no record"),
-            (String::new(), "it is no record"),
+            (text[..text.len() / 2].to_owned(), "it is not a record"),
+            (String::new(), "it is not a record"),
             ("{}".to_owned(), "missing field `version`"),
-            (text.replacen("0.1.0", "../../etc", 1), "names the version \"../../etc\""),
-            (text.replacen("0.1.0", "0/..", 1), "names the version \"0/..\""),
+            (text.replacen("0.1.0", "../../etc", 1), "the invalid version \"../../etc\""),
+            (text.replacen("0.1.0", "0/..", 1), "the invalid version \"0/..\""),
         ] {
             let error = InstallRecord::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

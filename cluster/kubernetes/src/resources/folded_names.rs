@@ -91,7 +91,7 @@ mod tests {
             assert_eq!(reasons(&names), [reason]);
         }
         let of_class = reasons(&["onload.dev/NIC-plain"]);
-        assert!(of_class[0].contains("that of onload.dev/nic-plain too"), "{of_class:?}");
+        assert!(of_class[0].contains("also that of onload.dev/nic-plain"), "{of_class:?}");
     }
 
     #[test]

@@ -386,7 +386,7 @@ mod tests {
         let reasons: Vec<&String> = plan.left_out.iter().collect();
         assert_eq!(reasons.len(), 2, "{reasons:?}");
         assert!(reasons[0].starts_with("vfio 0000:65:00.3 is not in a.io/two: "), "{reasons:?}");
-        assert!(reasons[0].ends_with("a.io/one has it"), "{reasons:?}");
+        assert!(reasons[0].ends_with("a.io/one already contains it"), "{reasons:?}");
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
         let pool = |name: &str| format!("[pools.\"{name}\"]\nclass = \"vfio\"\n");
         for (name, why) in [
             ("nic", "onload.dev/nic is the resource of a class"),
-            ("a:b", "no name of an extended resource"),
+            ("a:b", "not an extended resource name"),
         ] {
             let plan = planned(X2, &pool(name));
             let reasons: Vec<&String> = plan.left_out.iter().collect();
@@ -409,9 +409,7 @@ mod tests {
             pool("fast")
         );
         let plan = planned(X2, &taken);
-        assert!(
-            plan.left_out.iter().any(|reasons| reasons.contains("has another onload.dev/fast"))
-        );
+        assert!(plan.left_out.iter().any(|reasons| reasons.contains("has onload.dev/fast too")));
         let named =
             format!("{}[kubernetes.resources]\n\"a.io/b\" = {{ pool = \"nic\" }}\n", pool("nic"));
         assert_eq!(devices(&planned(X2, &named), "a.io/b").len(), 2);
@@ -483,7 +481,7 @@ mod tests {
             let Health::Unhealthy(reason) = health_with(held(cgroup)) else {
                 panic!("{cgroup:?}");
             };
-            assert!(reason.contains("held by") && reason.contains("3f2a"), "{reason}");
+            assert!(reason.contains("in use by") && reason.contains("3f2a"), "{reason}");
         }
     }
 

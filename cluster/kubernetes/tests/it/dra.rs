@@ -160,7 +160,7 @@ async fn what_kubelet_has_against_the_driver_is_logged() {
     let (mut daemon, mut driver) = node.started().await;
     let text = "none of services supported by the plugin are supported by the kubelet";
     driver.notify(false, text).await;
-    daemon.logged(&["kubelet does not take the driver", text]);
+    daemon.logged(&["kubelet rejected the driver", text]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -326,12 +326,16 @@ async fn claims_that_cannot_be_prepared_say_why_and_harm_no_other() {
             "u-elsewhere",
             "request \"r\": this node has no device \"ens1\" in pool \"n2/nic\"",
         ),
-        ("again", "u-earlier", "that one has uid \"u-later\", and the pod waits for u-earlier"),
+        (
+            "again",
+            "u-earlier",
+            "replaced by a claim with uid \"u-later\", but the pod waits for u-earlier",
+        ),
         ("nobody", "u-nobody", "this node has no device \"0000-81-10-9\" in pool \"n1/vfio\""),
-        ("bare", "u-bare", "it has no allocation"),
-        ("gone", "u-gone", "the API server knows no such claim any more"),
-        ("x", "no uid\n", "is no uid of a claim"),
-        ("../../nodes", "u-path", "the API server knows no such claim"),
+        ("bare", "u-bare", "it is not allocated"),
+        ("gone", "u-gone", "the API server no longer has this claim"),
+        ("x", "no uid\n", "is not a claim uid"),
+        ("../../nodes", "u-path", "the API server no longer has this claim"),
     ];
     let claims = asked.iter().map(|(name, uid, _)| claim(name, uid)).collect();
     let answers = driver.prepare_all(claims).await;
@@ -540,13 +544,13 @@ async fn removed_files_of_claims_in_use_are_written_again() {
     // The next survey of the host finds it.
     let file = node.host.spec_dir().join("onload.dev-vfio.json");
     fs::write(&file, fs::read(&file).unwrap()).unwrap();
-    daemon.logged(&["were missing and are written again", UID]);
+    daemon.logged(&["restored the missing CDI files", UID]);
     assert_eq!(node.files_of_claims(), used);
     daemon.kill();
     drop(daemon);
     remove_all();
     let mut daemon = node.daemon();
-    daemon.logged(&["were missing and are written again", UID]);
+    daemon.logged(&["restored the missing CDI files", UID]);
     assert_eq!(node.files_of_claims(), used);
     daemon.kill();
     drop(daemon);
@@ -554,7 +558,7 @@ async fn removed_files_of_claims_in_use_are_written_again() {
     remove_all();
     node.host.remove_from_spec("vfio", "0000:81:10.0");
     let mut daemon = node.daemon();
-    daemon.logged(&["missing and cannot be written again", "default/used", UID]);
+    daemon.logged(&["missing and cannot be restored", "default/used", UID]);
     assert_eq!(node.files_of_claims(), [""; 0]);
 }
 
@@ -649,7 +653,7 @@ async fn what_has_the_name_of_a_socket_stays_and_the_driver_waits() {
     fs::write(&place, "x").unwrap();
     let mut daemon = node.daemon();
     daemon.logged(&[
-        "claims are not served",
+        "serving claims failed",
         "a file that is not a socket has this name; move it away",
     ]);
     assert_eq!(fs::read_to_string(&place).unwrap(), "x");
@@ -687,7 +691,7 @@ async fn a_class_for_dra_alone_without_an_api_server_ends_the_daemon_with_the_re
     let daemon = Daemon::start(&host);
     let (status, message) = daemon.ended();
     assert_eq!(status.code(), Some(2));
-    assert!(message.contains("give --node-name"), "{message}");
+    assert!(message.contains("set --node-name"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -95,7 +95,7 @@ async fn claims_of_any_user_neither_exhaust_the_daemon_nor_keep_it_from_publishi
         .collect();
     for prepared in hostile {
         let reason = prepared.await.unwrap().unwrap_err();
-        assert!(reason.contains("another claim has its name"), "{reason}");
+        assert!(reason.contains("it was deleted and replaced by a claim"), "{reason}");
     }
     let peak = peak_kib(daemon.pid());
     assert!(peak <= MAX_RESIDENT_KIB, "{peak} KiB");

@@ -124,7 +124,7 @@ async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_un
     let plugin = node.kubelet.registered(VFIO).await;
     assert!(plugin.ids().is_empty());
     assert_eq!(node.kubelet.resources(), [VFIO]);
-    let line = node.daemon.logged(&["the Node still counts"]);
+    let line = node.daemon.logged(&["the Node still reports"]);
     assert_eq!(line["resources"], VFIO);
     assert_eq!(node.offered(&[]), once());
     node.server.put_allocatable(VFIO, "0");
@@ -133,7 +133,7 @@ async fn what_a_node_still_counts_of_a_class_of_dra_is_offered_with_no_device_un
         assert!(Instant::now() < end);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(node.daemon.count(&["the Node still counts"]), 1);
+    assert_eq!(node.daemon.count(&["the Node still reports"]), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +156,7 @@ async fn a_cluster_of_1_33_whose_operator_wants_dra_is_offered_nothing_and_told_
     let mut node = Node::start(Release::V1_33, "[kubernetes]\noffer = { vfio = \"dra\" }\n").await;
     // The others are the device plugin's.
     node.kubelet.registered("onload.dev/nic").await;
-    let line = node.daemon.logged(&["the ResourceSlices are not kept up to date", "404"]);
+    let line = node.daemon.logged(&["updating the ResourceSlices failed", "404"]);
     assert!(line["error"].as_str().unwrap().contains("n1-onload-dev"), "{line}");
     assert_eq!(node.offered(&[]), BTreeMap::new());
     let sockets = fs::read_dir(node.host.plugin_dir()).unwrap();

@@ -177,7 +177,7 @@ async fn the_status_of_a_claim_follows_its_devices_and_its_pod_is_told() {
     );
     let note = event["note"].as_str().unwrap();
     assert!(note.starts_with("device 0000-81-10-0 of pool n1/vfio: "), "{note}");
-    assert!(note.contains("held by container web"), "{note}");
+    assert!(note.contains("in use by container web"), "{note}");
     // The claim has it.
     node.host.lease("vfio:0000:81:10.0", Some(UID));
     node.until_ready_is("c", "True", "Prepared").await;
@@ -212,7 +212,7 @@ async fn without_the_rights_claims_are_prepared_and_the_server_is_left_alone() {
     node.api.refuse_writes();
     node.function("c", UID);
     driver.prepare(claim("c", UID)).await.unwrap();
-    daemon.logged(&["the status of claims is not written", "packaging/kubernetes/dra"]);
+    daemon.logged(&["writing the status of claims failed", "packaging/kubernetes/dra"]);
     node.claim("d", OTHER_UID, "n1/nic", "ens1", json!([]));
     driver.prepare(claim("d", OTHER_UID)).await.unwrap();
     node.claim("e", "u-e", "n1/nic", "ens9", json!([]));

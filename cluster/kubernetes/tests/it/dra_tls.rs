@@ -152,9 +152,9 @@ async fn a_server_of_another_authority_name_or_time_is_told_nothing() {
             "localhost",
             "\"API server of tests\": certificate not valid for name",
         ),
-        (server, read("server.crt"), "localhost", "use an address that the certificate names"),
-        (server, read("next-ca.crt"), "127.0.0.1", "ca.crt has signed it; write the cluster's"),
-        (server, Vec::new(), "127.0.0.1", "no authority in "),
+        (server, read("server.crt"), "localhost", "use an address that the certificate contains"),
+        (server, read("next-ca.crt"), "127.0.0.1", "ca.crt; add the cluster's"),
+        (server, Vec::new(), "127.0.0.1", "not signed by an authority in "),
         (expired, read("expired.crt"), "127.0.0.1", "\"expired server\": certificate expired"),
     ] {
         let dir = tempfile::tempdir().unwrap();

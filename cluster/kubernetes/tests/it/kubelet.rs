@@ -282,7 +282,7 @@ async fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let (status, message) = Daemon::start(&host).ended();
     assert_eq!(status.code(), Some(2), "{message}");
     assert!(
-        message.contains("another onload-kubernetes offers the devices of this host"),
+        message.contains("another onload-kubernetes already offers the devices of this host"),
         "{message}"
     );
     assert!(message.contains("stop it first"), "{message}");
@@ -357,7 +357,7 @@ async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
         command
     });
     kubelet.registered(VFIO).await;
-    daemon.logged(&["looked at every second", "fs.inotify.max_user_instances"]);
+    daemon.logged(&["read every second", "fs.inotify.max_user_instances"]);
     kubelet.kill().await;
     kubelet = MockKubelet::start(&host.plugin_dir());
     kubelet.registered(VFIO).await;
@@ -387,12 +387,12 @@ async fn a_changed_configuration_is_taken_and_a_broken_one_changes_nothing() {
     let mut daemon = Daemon::start(&host);
     kubelet.registered(VFIO).await;
     host.config("[kubernetes]\nclasses = \n");
-    let line = daemon.logged(&["the configuration is not taken"]);
+    let line = daemon.logged(&["the configuration is invalid"]);
     assert!(line["error"].as_str().unwrap().contains("line 2"), "{line}");
     // A line for the same error would come with each look at the host.
     host.remove_from_spec("vfio", "0000:81:10.2");
     kubelet.until(VFIO, |plugin| !plugin.unhealthy().is_empty()).await;
-    assert_eq!(daemon.count(&["the configuration is not taken"]), 1);
+    assert_eq!(daemon.count(&["the configuration is invalid"]), 1);
     host.config("[kubernetes]\nclasses = [\"nic\"]\nslots = 4\n");
     let nic = kubelet.registered(NIC).await;
     assert_eq!(nic.ids().len(), 4);
@@ -467,7 +467,7 @@ async fn thousands_of_devices_fit_into_the_messages() {
     // Two devices with 32768 slots each are more than kubelet receives.
     let most = kubelet.registered("a.io/most").await;
     assert_eq!(most.ids().len(), 32_768);
-    daemon.logged(&["left out", "a.io/most would have 65536 slots, and kubelet takes 32768"]);
+    daemon.logged(&["left out", "a.io/most would have 65536 slots, but kubelet allows 32768"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -562,14 +562,14 @@ async fn an_address_that_is_in_use_stops_no_device() {
         command.args(["--listen", &address]);
     });
     kubelet.registered(VFIO).await;
-    let setting = "set another --listen or ONLOAD_KUBERNETES_LISTEN";
+    let setting = "change --listen or ONLOAD_KUBERNETES_LISTEN";
     daemon.logged(&["serving metrics failed; trying again", &address, setting]);
     // The probes ask elsewhere.
     daemon.logged(&["answering health checks"]);
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     drop(other);
     daemon.logged(&["serving /metrics", &address]);
-    assert_eq!(daemon.count(&["metrics are not served"]), 1);
+    assert_eq!(daemon.count(&["serving metrics failed"]), 1);
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn an_address_of_the_configuration_that_is_in_use_is_named_with_its_key() {
     let mut daemon = Daemon::with(&host, |command| {
         command.env_remove("ONLOAD_KUBERNETES_LISTEN");
     });
-    daemon.logged(&["metrics are not served", "set another [kubernetes] listen"]);
+    daemon.logged(&["serving metrics failed", "change [kubernetes] listen"]);
 }
 
 #[test]

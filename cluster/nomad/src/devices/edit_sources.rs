@@ -29,12 +29,15 @@ const OWN_SOURCE: &str = "the settings of the plugin";
 const NAMED: [&str; 4] =
     ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
 
+/// A registry, with the state of its files when it was read.
+type DiskRead = (Arc<Registry>, SpecFiles);
+
 #[derive(Clone, Debug, Default)]
 pub struct EditSources {
     dirs: Vec<PathBuf>,
     spec_files: SpecFiles,
-    /// What the last reservation read of the files, as they were.
-    on_disk: Arc<Mutex<Option<(Arc<Registry>, SpecFiles)>>>,
+    /// The registry of the last reservation.
+    on_disk: Arc<Mutex<Option<DiskRead>>>,
     /// The classes for which the plugin's settings have their own edits.
     own_registries: Vec<(&'static [Class], Arc<Registry>)>,
 }

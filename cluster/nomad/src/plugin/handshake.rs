@@ -96,7 +96,7 @@ mod tests {
         assert!(read(&[]).is_ok());
         for cookie in ["other", ""] {
             let refused = read(&[(COOKIE, cookie)]).unwrap_err().to_string();
-            assert!(refused.starts_with("this is a plugin of Nomad, "), "{refused}");
+            assert!(refused.starts_with("this is a plugin that Nomad starts"), "{refused}");
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
     fn another_version_is_refused() {
         assert!(read(&[(VERSIONS, "1,2,3")]).is_ok());
         let refused = read(&[(VERSIONS, "3,22")]).unwrap_err().to_string();
-        assert!(refused.starts_with("Nomad speaks version 3,22 of "), "{refused}");
+        assert!(refused.starts_with("Nomad uses version 3,22 of "), "{refused}");
     }
 
     #[test]

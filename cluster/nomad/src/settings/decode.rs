@@ -129,7 +129,7 @@ fn parse_runtime_switch(name: &str, text: &str) -> Result<bool> {
         other => Err(setting_error(
             name,
             Quoted(other),
-            "write \"onload\" if the docker driver runs all tasks with that runtime, or remove it",
+            "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
         )),
     }
 }

@@ -561,11 +561,11 @@ async fn a_device_that_another_container_holds_is_unhealthy_with_its_holder_and_
     lease_elsewhere(&host);
     let held = devices.until(|groups| health(&groups[VFIO]).is_some()).await;
     let error_text = health(&held[VFIO]).unwrap();
-    assert!(error_text.contains("held by"), "{error_text}");
+    assert!(error_text.contains("in use by"), "{error_text}");
     // A job that waits is looked at again for an attribute alone.
     assert_ne!(held[VFIO].attributes, before[VFIO].attributes);
     let status = agent.reserve(&["vfio-0000:65:00.3-0"]).await.unwrap_err();
-    assert!(status.message().contains("held by"), "{status}");
+    assert!(status.message().contains("in use by"), "{status}");
     // The container that was started with the ticket holds it: that is a task of ours.
     lease_of_task(&host, &given);
     let ours = devices.until(|groups| health(&groups[VFIO]).is_none()).await;

@@ -65,15 +65,15 @@ fn paths_of_nomad_onload(kind: &str) -> BTreeSet<String> {
 
 /// What ours does not give of that, by type, and the words of docs/migrate.md about it.
 const DIFFERENCES: [(&str, &str, &str); 9] = [
-    ("onload", "/dev/sfc_char", "`/dev/sfc_char` comes with `zf` and `onloadzf` alone"),
+    ("onload", "/dev/sfc_char", "Only `zf` and `onloadzf` provide `/dev/sfc_char`"),
     ("", "/usr/lib/x86_64-linux-gnu/libpcap.so.0.8", "`tool-libraries = true`"),
     ("", "/usr/lib/x86_64-linux-gnu/libdbus-1.so.3", "`tool-libraries = true`"),
     ("", "/usr/bin/onload_stackdump", "`tool-libraries = true`"),
     ("", "/sbin/lsmod", "`/sbin/lsmod`"),
-    ("zf", "/usr/lib/x86_64-linux-gnu/libonload.so", "`zf` gives TCPDirect alone"),
-    ("zf", "/usr/lib/x86_64-linux-gnu/libonload_ext.so", "`zf` gives TCPDirect alone"),
-    ("zf", "/usr/bin/onload", "`zf` gives TCPDirect alone"),
-    ("zf", "/usr/libexec/onload/profiles", "`zf` gives TCPDirect alone"),
+    ("zf", "/usr/lib/x86_64-linux-gnu/libonload.so", "`zf` provides TCPDirect without"),
+    ("zf", "/usr/lib/x86_64-linux-gnu/libonload_ext.so", "`zf` provides TCPDirect without"),
+    ("zf", "/usr/bin/onload", "`zf` provides TCPDirect without"),
+    ("zf", "/usr/libexec/onload/profiles", "`zf` provides TCPDirect without"),
 ];
 
 fn page() -> String {

@@ -232,7 +232,7 @@ async fn a_plugin_whose_configuration_was_refused_ends_with_its_agent() {
     // Both have its standard output: this returns when the second has ended.
     let (_, rest, log) = agent.ended();
     assert_eq!(rest, "");
-    assert!(log.contains("the agent has ended without this plugin"), "{log}");
+    assert!(log.contains("the agent has exited; exiting"), "{log}");
     assert_eq!(fs::read_dir(host.sockets()).unwrap().count(), 0);
 }
 
@@ -327,7 +327,10 @@ fn started_by_hand_or_by_a_host_of_another_kind_it_says_what_it_is() {
     let by_hand = end(&|command| {
         command.env_remove("NOMAD_PLUGIN_MAGIC_COOKIE");
     });
-    assert!(by_hand.starts_with("onload-nomad-device: this is a plugin of Nomad"), "{by_hand}");
+    assert!(
+        by_hand.starts_with("onload-nomad-device: this is a plugin that Nomad starts"),
+        "{by_hand}"
+    );
     let encrypted = end(&|command| {
         command.env("PLUGIN_CLIENT_CERT", "-----BEGIN");
     });

@@ -79,7 +79,7 @@ fn a_container_that_asks_for_nothing_is_not_even_read() {
     // What names us is, and a host that cannot be looked at gives nothing.
     let garbage = [&[0xff; 100][..], b"onload.dev/nic"].concat();
     let refused = runtime.call("CreateContainer", garbage).unwrap_err().message;
-    assert!(refused.starts_with("onload-nri: reading what"), "{refused}");
+    assert!(refused.starts_with("onload-nri: reading the runtime's message"), "{refused}");
     let asks = creation(pod(&[("onload.dev/nic", "all")]), container("c2"));
     let refused = runtime.create(&asks).unwrap_err().message;
     assert!(refused.contains("/nonexistent"), "{refused}");
@@ -174,7 +174,7 @@ fn a_violation_of_the_protocol_ends_the_connection_and_another_follows() {
     let mut runtime = next(&listener);
     runtime.set_up("containerd", "v2.1.9");
     let message = plugin.output();
-    assert!(message.contains("is something else behind the socket?"), "{message}");
+    assert!(message.contains("is this an NRI socket?"), "{message}");
 }
 
 #[test]
@@ -210,10 +210,10 @@ fn a_launched_plugin_that_is_not_taken_fails_with_the_reason() {
     let (_, _, stream) = runtime.registration();
     runtime.refuse(stream, "not today");
     assert_eq!(plugin.end().code(), Some(2));
-    assert!(plugin.output().contains("the runtime says not today"));
+    assert!(plugin.output().contains("the runtime answered not today"));
     let (mut plugin, _runtime) = Plugin::launch("onload", "7");
     assert_eq!(plugin.end().code(), Some(2));
-    assert!(plugin.output().contains("want two digits"), "{}", plugin.output());
+    assert!(plugin.output().contains("expected two digits"), "{}", plugin.output());
 }
 
 /// Answers each container with some bytes, after doing something.
@@ -264,7 +264,7 @@ fn a_container_is_refused_before_the_runtime_would_create_it_without_devices() {
         let call = runtime.begin_within(SERVICE, "CreateContainer", asked, nanoseconds);
         let refused = runtime.answer(call).unwrap_err();
         assert!(began.elapsed() < limit, "{:?}", began.elapsed());
-        assert!(refused.message.starts_with("onload-nri: no decision in time"), "{refused:?}");
+        assert!(refused.message.starts_with("onload-nri: no decision within"), "{refused:?}");
         assert!(refused.message.contains("raise its plugin_request_timeout"), "{refused:?}");
         // One that asks for nothing is never refused, and its answer is that of its call.
         let nothing = asks_for_nothing("c2").encode_to_vec();

@@ -72,7 +72,7 @@ def refused_beside(lab, what, client, allocated):
             pod.add("main", allocated)
         except grpc.RpcError as error:
             said = error.details()
-        check(f"{what}: a second pod is told who has it", "is in use by container" in said, said)
+        check(f"{what}: a second pod is told who has it", "in use by container" in said, said)
     check(f"{what}: and the first one keeps it alone", containers_of(lab.first) == before and host_facts(lab.first.function) is None, lab.first)
 
 
@@ -131,7 +131,7 @@ def stays_healthy(lab, what, resource):
     check(f"{what}: and discovery has it as held", state_of(lab.first.name) == "held", discovered()["netdevs"])
     with Kept(DOCKER, "elsewhere", "debian13", ["sleep", "1000"], engines.Request("cdi", [f"netdev={lab.first.name}"]), network="netdev") as other:
         said = engines.said_by_hook(other.started)
-        check(f"{what}: docker does not get it meanwhile", other.started.status != 0 and "is in use by container" in said, f"{other.started}\n{said}")
+        check(f"{what}: docker does not get it meanwhile", other.started.status != 0 and "in use by container" in said, f"{other.started}\n{said}")
 
 
 def held_elsewhere(lab, resource):
@@ -143,7 +143,7 @@ def held_elsewhere(lab, resource):
         told = resource.wait(lambda now: now.get(function, ("",))[0] == "Unhealthy")
         check("resource: what docker holds is unhealthy", told, resource.devices)
         said = kubernetes.refusal(resource, [function])
-        check("resource: and Allocate names the container", "is in use by container" in said, said)
+        check("resource: and Allocate names the container", "in use by container" in said, said)
     lab.is_back("resource: when docker's container is removed")
     check("resource: it is healthy then", resource.wait(lambda now: now.get(function, ("",))[0] == "Healthy"), resource.devices)
 
@@ -259,7 +259,7 @@ def by_claim(lab, client, driver):
 def other_claims(lab, what, driver):
     dra.allocate("other", ("netdev", lab.first.name))
     other, why = driver.prepare("other")
-    check(f"{what}: another claim is not prepared, and its event names the holder", not other and "is in use by container" in why, f"{other} {why}")
+    check(f"{what}: another claim is not prepared, and its event names the holder", not other and "in use by container" in why, f"{other} {why}")
     time.sleep(3)  # a taint would come by then
     found = dra.taints("netdev")
     check(f"{what}: the device of a claim's pod has no taint", found.get(lab.first.name) == [], found)
@@ -341,7 +341,7 @@ def by_ticket(lab):
             check("ticket: without our runtime a task starts, and nothing moves", task.started.status == 0 and lab.first.is_home(), f"{task.started}\n{lab.first}")
         task_has_it(lab, plugin, name, device, given)
         with nomad.Task("copy", given, network="netdev") as copy:
-            check("ticket: another task's copy is refused when its own is over", copy.is_refused("good for the task that used it first"), copy.started)
+            check("ticket: another task's copy is refused when its own is over", copy.is_refused("valid only for the task that used it first"), copy.started)
         check("ticket: nothing has moved for a copy", lab.first.is_home() and not held(), lab.first)
     finally:
         plugin.end()
@@ -356,7 +356,7 @@ def task_has_it(lab, plugin, name, device, given):
             sick = plugin.wait(lambda groups: not nomad.device(name, groups)[0], 5)
             check("ticket: while the task has it, it stays healthy", not sick, plugin.groups)
             with nomad.Task("copy", given, network="netdev") as copy:
-                check("ticket: a copy is refused while its task runs", copy.is_refused("is in use by container"), copy.started)
+                check("ticket: a copy is refused while its task runs", copy.is_refused("in use by container"), copy.started)
             done = run("docker", "restart", "-t", "0", task.name, timeout=90)
             lab.moves += 1
             check("ticket: the task starts again with the same ticket", done.status == 0, done)

@@ -152,7 +152,7 @@ def pod(lab, engine, door, other):
         check(f"{what}: with the address", works_in(having.get(second), lab.first, address), links_in(having.get(second, 0)))
         with Kept(other, "outside", "debian13", WAITS, engines.Request("cdi", [f"netdev={lab.first.name}"]), network=other.bridge) as refused:
             said = engines.said_by_hook(refused.started)
-            named = any(f"is in use by container {name}" in said for name in (shared.first, second))
+            named = any(f"in use by container {name}" in said for name in (shared.first, second))
             check(f"{what}: a container outside is refused, with who has it", refused.started.status != 0 and named, f"{refused.started}\n{said}")
         shared.client.stop(shared.first)
         stays = list(holders()) == [second] and works_in(having.get(second), lab.first, address)

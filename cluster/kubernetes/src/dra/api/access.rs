@@ -206,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for variables in [&[][..], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]] {
             let error = pod(variables, dir.path()).unwrap_err().to_string();
-            assert!(error.contains("give --kubeconfig"), "{error}");
+            assert!(error.contains("use --kubeconfig"), "{error}");
         }
         let variables =
             [("KUBERNETES_SERVICE_HOST", "fd00::1"), ("KUBERNETES_SERVICE_PORT", "443")];

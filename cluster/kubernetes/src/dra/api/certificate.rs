@@ -158,9 +158,9 @@ mod tests {
         let broken = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n";
         let key = file("server.key");
         for (certificate, key, why) in [
-            (broken, key.as_str(), "taking the client's certificate"),
-            ("", "no key", "taking the client's key"),
-            (&file("ca.crt"), &key, "taking the client's certificate and key"),
+            (broken, key.as_str(), "reading the client's certificate"),
+            ("", "no key", "reading the client's key"),
+            (&file("ca.crt"), &key, "reading the client's certificate and key"),
         ] {
             let error = open(certificate, key);
             assert!(error.starts_with(&format!("{why} for")), "{error}");

@@ -186,7 +186,7 @@ mod tests {
             (with("tls-server-name: x"), "token: t", "tls-server-name"),
             (good.to_owned(), "exec: {command: aws}", "tokenFile"),
             (good.to_owned(), "username: u, password: p", "tokenFile"),
-            ("server: 'n1'".to_owned(), "token: t", "no address of an API server"),
+            ("server: 'n1'".to_owned(), "token: t", "not an address of an API server"),
             ("server: [".to_owned(), "token: t", "reading kubeconfig"),
         ] {
             let error = format!("{:#}", access(&cluster, user).unwrap_err());

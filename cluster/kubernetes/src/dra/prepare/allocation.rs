@@ -313,7 +313,9 @@ mod tests {
         let line =
             allocated_devices(other, &UID.parse().unwrap(), nothing).unwrap_err().to_string();
         assert!(
-            line.contains("that one has uid \"other\\n\", and the pod waits for 0d7e3c1a"),
+            line.contains(
+                "replaced by a claim with uid \"other\\n\", but the pod waits for 0d7e3c1a"
+            ),
             "{line}"
         );
     }
@@ -327,7 +329,7 @@ mod tests {
                 _ => bare.status.as_mut().unwrap().allocation = None,
             }
             let error = allocated_devices(bare, &UID.parse().unwrap(), nothing).unwrap_err();
-            assert!(error.to_string().starts_with("it has no allocation"), "{error}");
+            assert!(error.to_string().starts_with("it is not allocated"), "{error}");
         }
         let mut empty = claim(json!([]), json!([]));
         empty.status.as_mut().unwrap().allocation = Some(ClaimAllocation::default());

@@ -70,7 +70,7 @@ impl Parameters {
     pub(crate) fn parse(value: &Value, author: Author) -> Result<Parameters> {
         let keys = KEYS.join(", ");
         let Some(object) = value.as_object() else {
-            bail!("they are not an object; known keys are {keys}");
+            bail!("they are no object; known keys are {keys}");
         };
         let unknown = object.keys().filter(|key| !KEYS.contains(&key.as_str()));
         match unknown.min() {
