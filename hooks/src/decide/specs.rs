@@ -145,7 +145,7 @@ impl OnloadSpecs {
             ShortList(&names).to_string()
         };
         let problems = self.describe_problems();
-        error!("{origin}: {class} {quoted} not found; offered: {offered}{problems}")
+        error!("{origin}: there is no {class} {quoted}; offered: {offered}{problems}")
     }
 
     /// Describes the errors of up to three files, each after a semicolon.
@@ -276,7 +276,7 @@ mod tests {
             SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
         assert_eq!(
             refusal(&specs, "rdma", "none"),
-            "annotation \"onload.dev/rdma\": rdma \"none\" not found; offered: all, mlx5_0"
+            "annotation \"onload.dev/rdma\": there is no rdma \"none\"; offered: all, mlx5_0"
         );
         assert!(refusal(&specs, "nic", "all").contains("offered: nothing"));
     }
@@ -286,7 +286,7 @@ mod tests {
         let specs = SpecTree::new(&[]).read(&[Class::Nic]).unwrap();
         assert_eq!(
             refusal(&specs, "nic", "all"),
-            "annotation \"onload.dev/nic\": nic \"all\" not found; offered: nothing, because \
+            "annotation \"onload.dev/nic\": there is no nic \"all\"; offered: nothing, because \
              /etc/cdi or /var/run/cdi has no specification of onload.dev/nic; \"onload-ctk \
              discover --explain\" says why"
         );
