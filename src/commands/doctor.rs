@@ -6,6 +6,7 @@ use anstyle::Style;
 use onload_cdi::Registry;
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
+use onload_host::leases;
 use onload_host::pools::discover_with_pools;
 use onload_host::settings;
 use onload_report::doctor::{Check, CheckContext, CheckFamily, CheckVerdict, run_checks};
@@ -59,6 +60,8 @@ pub(super) fn check_host(
     printer.progress("reading this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
+    // Without the right to read them, the check `discovery` reports that.
+    let leases = leases::list(&host).unwrap_or_default();
     let context = CheckContext {
         host: &host,
         config: &config,
@@ -66,6 +69,7 @@ pub(super) fn check_host(
         config_problems: &problems,
         inventory: &inventory,
         pools: &pools,
+        leases: &leases,
         specs: &specs,
         version_of: &|program: &Path| process::read_version(&host, program),
         show_unit: &|unit: &str| process::show_unit(&host, unit),

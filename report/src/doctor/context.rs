@@ -9,6 +9,7 @@ use onload_engines::installed::VersionLookup;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{EntryKind, Host, HostError};
 use onload_host::pools::PoolSet;
+use onload_lease::LeaseEntry;
 
 use super::check::{Finding, Remedy};
 use super::distribution::Distribution;
@@ -22,6 +23,8 @@ pub struct CheckContext<'e> {
     pub config_problems: &'e [anyhow::Error],
     pub inventory: &'e Inventory,
     pub pools: &'e PoolSet,
+    /// Empty without the right to read them.
+    pub leases: &'e [LeaseEntry],
     pub specs: &'e Registry,
     pub version_of: VersionLookup<'e>,
     pub show_unit: UnitLookup<'e>,

@@ -1,6 +1,5 @@
 //! Devices that have left their containers and are not what they were on the host.
 
-use onload_host::leases;
 use onload_lease::run_dir::RUN_DIR;
 use onload_lease::{LeaseEntry, MoveRecord, ONLOAD_REGISTRATION, SavedState};
 
@@ -9,8 +8,7 @@ use super::context::{CheckContext, Findings};
 use super::reload::reload_finding;
 
 pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
-    let entries = list_entries(context);
-    let moved: Vec<(&LeaseEntry, &MoveRecord)> = moved_devices(&entries).collect();
+    let moved: Vec<(&LeaseEntry, &MoveRecord)> = moved_devices(context).collect();
     let mut findings = Vec::new();
     for (entry, record) in moved.iter().filter(|(entry, _)| entry.is_returning) {
         let restore = Remedy::run("onload-ctk lease restore");
@@ -36,8 +34,7 @@ pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
 
 /// Returns the interfaces of the host that are registered with Onload and that a container's XDP program took from it.
 pub(super) fn lost_registrations(context: &CheckContext<'_>) -> Vec<String> {
-    let entries = list_entries(context);
-    let lost = moved_devices(&entries).filter(|(_, record)| has_lost_registration(record));
+    let lost = moved_devices(context).filter(|(_, record)| has_lost_registration(record));
     lost.filter_map(|(_, record)| match &record.saved {
         SavedState::Interface(interface) => Some(interface.name.clone()),
         SavedState::Rdma(_) | SavedState::Function(_) => None,
@@ -45,13 +42,10 @@ pub(super) fn lost_registrations(context: &CheckContext<'_>) -> Vec<String> {
     .collect()
 }
 
-/// Lists the leases, or nothing without the right to read them, which `discovery` reports.
-fn list_entries(context: &CheckContext<'_>) -> Vec<LeaseEntry> {
-    leases::list(context.host).unwrap_or_default()
-}
-
-fn moved_devices(entries: &[LeaseEntry]) -> impl Iterator<Item = (&LeaseEntry, &MoveRecord)> {
-    let entries = entries.iter().filter(|entry| !entry.has_ended);
+fn moved_devices<'e>(
+    context: &CheckContext<'e>,
+) -> impl Iterator<Item = (&'e LeaseEntry, &'e MoveRecord)> + use<'e> {
+    let entries = context.leases.iter().filter(|entry| !entry.has_ended);
     entries.filter_map(|entry| Some((entry, entry.lease.as_ref().ok()?.moved.as_ref()?)))
 }
 
