@@ -11,7 +11,12 @@ use crate::host::{Host, MAX_TEXT_BYTES, not_text_error};
 /// Reads the named file, which must exist, or else the host's own, which need not.
 pub fn load(host: &Host, config_file: Option<&Path>) -> anyhow::Result<Config> {
     let text = read(host, config_file)?.unwrap_or_default();
-    Config::parse(&text).with_context(|| read_context(&config_path(host, config_file)))
+    parse(&text, &config_path(host, config_file))
+}
+
+/// Parses the text of the file at `path`.
+pub fn parse(text: &str, path: &Path) -> anyhow::Result<Config> {
+    Config::parse(text).with_context(|| read_context(path))
 }
 
 /// Like [`load`], for read-only commands: invalid parts of the host's own file are skipped with a warning.

@@ -1,6 +1,7 @@
 //! The JSON Schema of the configuration file, generated from the types that the file is parsed into.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
@@ -105,7 +106,7 @@ fn class_words() -> Vec<&'static str> {
     Class::ALL.into_iter().map(Class::as_str).chain(["all"]).collect()
 }
 
-/// Implements `Serialize` for values of which a key has a default.
+/// Implements `Serialize` by `Display`: for values of which a key has a default, and where they come from.
 macro_rules! serialized_as_text {
     ($($name:ident)*) => {$(
         impl Serialize for $name {
@@ -116,7 +117,10 @@ macro_rules! serialized_as_text {
     )*};
 }
 
-serialized_as_text!(Class Glob InterfaceName ListenAddress Memlock Network NumaNodeId PageSize ResourceName);
+serialized_as_text!(
+    Class Glob InterfaceName ListenAddress Memlock Network NumaNodeId PageSize ResourceName
+    SettingOrigin
+);
 
 /// A setting, its value and where the value comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -128,13 +132,22 @@ pub struct Setting {
     pub origin: SettingOrigin,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingOrigin {
     Default,
     File,
     /// An environment variable.
     Variable,
+}
+
+impl fmt::Display for SettingOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            SettingOrigin::Default => "default",
+            SettingOrigin::File => "file",
+            SettingOrigin::Variable => "variable",
+        })
+    }
 }
 
 /// Lists every setting with its value in a valid configuration file.

@@ -1,11 +1,10 @@
 //! `config show`: the settings in effect, and where their values come from.
 
 use onload_core::config::{Setting, SettingOrigin, list_settings};
-use onload_host::settings;
 use serde_json::{Value, json};
 
+use super::read_valid;
 use crate::cli::{ConfigShowArgs, GlobalArgs, ListFormat};
-use crate::commands::open_host;
 use crate::exit::ExitAnswer;
 use crate::layout::format_table;
 use crate::printer::Printer;
@@ -21,10 +20,7 @@ pub fn run(
     args: &ConfigShowArgs,
     printer: &mut Printer,
 ) -> anyhow::Result<ExitAnswer> {
-    let (host, _) = open_host(global)?;
-    let config_file = global.config.as_deref();
-    let text = settings::read(&host, config_file)?;
-    let path = settings::config_path(&host, config_file).display().to_string();
+    let (path, text) = read_valid(global, global.config.as_deref())?;
     let mut settings = list_settings(text.as_deref().unwrap_or_default())?;
     for setting in &mut settings {
         let variable = VARIABLES.iter().find(|(name, _)| *name == setting.name);
@@ -46,13 +42,8 @@ pub fn run(
         return Ok(ExitAnswer::Yes);
     }
     let rows = settings.iter().map(|Setting { name, value, origin }| {
-        let origin = match origin {
-            SettingOrigin::Default => "default",
-            SettingOrigin::File => "file",
-            SettingOrigin::Variable => "variable",
-        };
         let value = value.as_ref().map_or_else(|| "not set".to_owned(), format_toml);
-        [name.clone(), origin.to_owned(), value]
+        [name.clone(), origin.to_string(), value]
     });
     printer.print(format_table(["SETTING", "ORIGIN", "VALUE"], rows, printer.columns()))?;
     if text.is_none() {
@@ -71,19 +62,15 @@ fn format_toml(value: &Value) -> String {
         Value::Object(entries) if !entries.is_empty() => {
             let entries: Vec<String> = entries
                 .iter()
-                .map(|(key, value)| {
-                    let key =
-                        if key.chars().all(|c: char| c.is_ascii_alphanumeric() || "-_".contains(c))
-                        {
-                            key
-                        } else {
-                            &format!("{key:?}")
-                        };
-                    format!("{key} = {}", format_toml(value))
-                })
+                .map(|(key, value)| format!("{} = {}", format_key(key), format_toml(value)))
                 .collect();
             format!("{{ {} }}", entries.join(", "))
         }
         value => value.to_string(),
     }
+}
+
+fn format_key(key: &str) -> String {
+    let is_bare = key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if is_bare { key.to_owned() } else { format!("{key:?}") }
 }
