@@ -23,6 +23,8 @@ pub const OWN_PREFIX: &str = "onload.dev";
 /// message, and kubelet accepts messages of 4 MiB (`defaultClientMaxReceiveMessageSize` of
 /// grpc-go).
 pub const MAX_IDS: u32 = 32_768;
+/// Maximum length of a DNS label in bytes.
+pub const MAX_DNS_LABEL: usize = 63;
 
 /// Section `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -235,31 +237,31 @@ impl FromStr for ResourceName {
 
 read_as_text!(ResourceName ListenAddress);
 
+/// Returns whether a text is a DNS label (RFC 1123).
+pub fn is_dns_label(text: &str) -> bool {
+    is_label_of(text, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+/// Returns whether a text has the length and the ends of a DNS label, and only these bytes.
+fn is_label_of(text: &str, is_legal: fn(u8) -> bool) -> bool {
+    let bytes = text.as_bytes();
+    let ends = [bytes.first(), bytes.last()];
+    bytes.len() <= MAX_DNS_LABEL
+        && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
+        && bytes.iter().all(|byte| is_legal(*byte))
+}
+
 fn find_problem(name: &str) -> Option<&'static str> {
     // A ResourceQuota adds this prefix, and the result has to be a valid name too.
     const QUOTA: &str = "requests.";
     const MAX_PREFIX: usize = 253 - QUOTA.len();
-    const MAX_LABEL: usize = 63;
     let Some((prefix, rest)) = name.split_once('/') else {
         return Some("it has the form DOMAIN/NAME");
     };
-    let is_label = |text: &str, is_legal: fn(u8) -> bool| {
-        let bytes = text.as_bytes();
-        let ends = [bytes.first(), bytes.last()];
-        bytes.len() <= MAX_LABEL
-            && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
-            && bytes.iter().all(|byte| is_legal(*byte))
-    };
-    if prefix.len() > MAX_PREFIX
-        || !prefix.split('.').all(|label| {
-            is_label(label, |byte: u8| {
-                byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
-            })
-        })
-    {
+    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(is_dns_label) {
         return Some("the part before the slash is not a lower-case domain name");
     }
-    if !is_label(rest, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+    if !is_label_of(rest, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         return Some(
             "the part after the slash has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
         );

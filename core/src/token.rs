@@ -7,6 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use onload_sys::error::{Error, Result, bail, read_as_text};
+use onload_sys::text::is_lower_hex;
 
 read_as_text!(Token);
 
@@ -41,9 +42,7 @@ impl FromStr for Token {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if text.len() == 32
-            && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
-        {
+        if text.len() == 32 && is_lower_hex(text) {
             return Ok(Token(text.to_owned()));
         }
         bail!("a token has 32 lower-case hexadecimal digits")

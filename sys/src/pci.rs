@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, error, read_as_text, written_as_text};
-use crate::text::Quoted;
+use crate::text::{Quoted, is_lower_hex};
 
 /// The address of a PCI function, `domain:bus:device.function`.
 ///
@@ -48,8 +48,7 @@ fn parse(text: &str) -> Option<PciAddress> {
 }
 
 fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
-    let is_number = length.contains(&digits.len())
-        && digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let is_number = length.contains(&digits.len()) && is_lower_hex(digits);
     u32::from_str_radix(digits, 16).ok().filter(|_| is_number)
 }
 

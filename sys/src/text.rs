@@ -49,6 +49,11 @@ pub fn join_first(names: &[String], max: usize) -> String {
     }
 }
 
+/// Whether a text consists of lower-case hexadecimal digits.
+pub fn is_lower_hex(text: impl AsRef<[u8]>) -> bool {
+    text.as_ref().iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Parses a number that consists of decimal digits, without a sign.
 pub fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());

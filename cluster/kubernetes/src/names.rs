@@ -11,18 +11,17 @@ use std::str::FromStr;
 use anyhow::bail;
 use onload_cdi::DeviceName;
 use onload_core::class::Class;
+use onload_core::kubernetes_settings::{MAX_DNS_LABEL, is_dns_label};
 use onload_host::offers::HostDevice;
 use onload_host::specdir::sha256;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
-/// Limit for a DNS label in bytes (RFC 1123).
-const MAX_LABEL: usize = 63;
 /// Limit for the name of a pool (`ResourcePoolNameMaxLength`) or node, in bytes.
 const MAX_NAME: usize = 253;
 const SLOT: &str = "-slot-";
 /// Limit for a device name without its slot, which has at most ten digits, in bytes.
-const MAX_BASE: usize = MAX_LABEL - SLOT.len() - 10;
+const MAX_BASE: usize = MAX_DNS_LABEL - SLOT.len() - 10;
 /// Number of hexadecimal digits of a hash.
 const DIGITS: usize = 8;
 
@@ -57,7 +56,7 @@ impl FromStr for NodeName {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {
-        let is_legal = name.len() <= MAX_NAME && name.split('.').all(is_label);
+        let is_legal = name.len() <= MAX_NAME && name.split('.').all(is_dns_label);
         if !is_legal {
             let name = Quoted(name);
             bail!(
@@ -156,17 +155,17 @@ fn base_label(name: &str) -> String {
     let label = name.replace(['_', ':', '.'], "-");
     let is_own = match name.parse::<PciAddress>() {
         Ok(address) => address.to_string() == name,
-        Err(_) => {
-            name.bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-                && !is_ambiguous(&label)
-        }
+        Err(_) => name.bytes().all(is_plain) && !is_ambiguous(&label),
     };
-    if is_own && is_label(&label) && label.len() <= MAX_BASE && !label.contains("--") {
+    if is_own && is_dns_label(&label) && label.len() <= MAX_BASE && !label.contains("--") {
         label
     } else {
         hash_name(name, DIGITS)
     }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'
 }
 
 /// Returns whether a label could be that of a PCI address, or have a hash or a slot.
@@ -218,17 +217,6 @@ pub(crate) fn truncate(text: &str, max: usize) -> &str {
         end -= 1;
     }
     text.get(..end).unwrap_or_default()
-}
-
-/// Returns whether a text is a DNS label (RFC 1123).
-pub(crate) fn is_label(label: &str) -> bool {
-    let ends = !label.starts_with('-') && !label.ends_with('-');
-    !label.is_empty()
-        && label.len() <= MAX_LABEL
-        && ends
-        && label
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -316,7 +304,7 @@ mod tests {
         assert_eq!(all.len(), 2 * Class::ALL.len());
         for pool in all {
             let (node, class) = pool.split_once('/').unwrap();
-            assert!(pool.len() <= MAX_NAME && is_label(class), "{pool}");
+            assert!(pool.len() <= MAX_NAME && is_dns_label(class), "{pool}");
             assert!(node.parse::<NodeName>().is_ok(), "{pool}");
         }
     }
@@ -354,7 +342,7 @@ mod tests {
             for (class, device) in &devices {
                 for slot in [None, Some(0), Some(7), Some(u32::MAX)] {
                     let label = names.device_name(*class, &name(device), slot);
-                    prop_assert!(is_label(&label), "{label}");
+                    prop_assert!(is_dns_label(&label), "{label}");
                     prop_assert!(labels.insert(label.clone()), "{label} of {device}");
                     let found = names.find(Class::Nic, &label).unwrap();
                     prop_assert_eq!(found.as_str(), *device);

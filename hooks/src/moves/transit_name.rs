@@ -1,5 +1,7 @@
 //! The temporary name of a device during a move: random, so that no other device has it.
 
+use onload_sys::text::is_lower_hex;
+
 /// Prefix of transit names, and the number of random bytes that follow in hexadecimal.
 const PREFIX: &str = "ctk";
 const RANDOM: usize = 6;
@@ -17,8 +19,5 @@ pub(super) fn transit_name() -> String {
 /// Returns whether a name is a transit name.
 pub(super) fn is_transit_name(name: &[u8]) -> bool {
     let digits = name.strip_prefix(PREFIX.as_bytes());
-    digits.is_some_and(|digits| {
-        digits.len() == 2 * RANDOM
-            && digits.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    })
+    digits.is_some_and(|digits| digits.len() == 2 * RANDOM && is_lower_hex(digits))
 }

@@ -1,6 +1,7 @@
 //! Which container a process is in, by the path of its cgroup. The creator of a cgroup chooses its name, so it is only
 //! shown and used to look up the id in that engine's files.
 
+use onload_sys::text::is_lower_hex;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,8 +114,7 @@ fn parse_part(
 }
 
 pub(super) fn is_id(text: &str) -> bool {
-    text.len() == ID
-        && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    text.len() == ID && is_lower_hex(text)
 }
 
 #[cfg(test)]

@@ -15,12 +15,12 @@ use anyhow::{Context, Result, bail};
 use k8s_openapi::api::resource::v1::DeviceAttribute;
 use onload_cdi::Mount;
 use onload_core::claim_uid::ClaimUid;
+use onload_core::kubernetes_settings::is_dns_label;
 use onload_sys::text::Quoted;
 use serde_json::{Value, json};
 
 use super::claim_spec::{PreparedClaim, PreparedDevice};
 use crate::dra::DRIVER;
-use crate::names::is_label;
 use crate::wire::dra::Claim;
 
 /// The directory in containers for the files of all drivers (`ContainerDir` of k8s.io/dynamic-resource-allocation).
@@ -68,7 +68,7 @@ impl MetadataFiles {
         }
         let mut mounts = BTreeMap::new();
         for (request, devices) in requests {
-            if !is_label(request) {
+            if !is_dns_label(request) {
                 bail!("request {} is not a file name", Quoted(request));
             }
             let path = self.claim_dir(uid).join(format!("{request}{END}"));

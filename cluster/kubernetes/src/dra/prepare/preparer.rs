@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_core::claim_uid::ClaimUid;
+use onload_core::kubernetes_settings::is_dns_label;
 use onload_lease::Leases;
 use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_sys::processes::Processes;
@@ -21,7 +22,7 @@ use super::decision::{PrepareContext, decide};
 use super::metadata::{DeviceMetadata, MetadataFiles, read_hardware_address};
 use crate::dra::api::{Api, ClaimObject};
 use crate::dra::classes::DeviceClasses;
-use crate::names::{NodeName, is_label};
+use crate::names::NodeName;
 use crate::snapshot::{KubernetesSnapshot, SpecNames};
 use crate::wire::dra::{Claim, Device};
 
@@ -236,7 +237,7 @@ impl Drop for CallGuard<'_> {
 /// Returns the pod's name for a claim that was created from a template. The creator of a claim can set this too.
 fn pod_claim_name(claim: &ClaimObject) -> Option<String> {
     let annotations = claim.metadata.annotations.as_ref()?;
-    annotations.pod_claim_name.clone().filter(|name| is_label(name))
+    annotations.pod_claim_name.clone().filter(|name| is_dns_label(name))
 }
 
 /// Fails if a device is leased to another container or claim, since the claim's containers would not start. They lease
