@@ -4,6 +4,9 @@
 /// default directories.
 pub const LIBRARY: &str = "libonload.so";
 
+/// The stacks of all programs, with the process that created each; 0 if it has exited (Onload, `efab_stacks_seq_show`).
+pub const STACKS: &str = "/proc/driver/onload/stacks";
+
 /// The module parameter that disables flow filters on AF_XDP interfaces if it is "0". With flow
 /// filters, the NIC steers the packets of each socket to the queue of the socket's stack. Default:
 /// 1.

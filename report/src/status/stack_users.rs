@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
+use onload_core::onload::STACKS;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::host::{Host, HostError};
 use onload_sys::text::quote_for_shell;
@@ -11,9 +12,6 @@ use onload_sys::text::quote_for_shell;
 use super::cgroup::ContainerEngine;
 use super::groups::group_processes;
 use super::names::ContainerNames;
-
-/// The stacks that programs have, and who made each (Onload, `efab_stacks_seq_show`).
-const STACKS: &str = "/proc/driver/onload/stacks";
 
 /// A holder of an Onload stack, which keeps the driver loaded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -47,8 +47,8 @@ fn stuck_verdict(facts: &ContainerFacts) -> Verdict {
     let pid = facts.group.pids.first().copied().unwrap_or_default();
     Verdict::with_remedy(
         VerdictState::Unknown,
-        "it did not answer in time: a file system in it may hang (FUSE, NFS), or its processes have too many \
-         descriptors open",
+        "it did not answer in time: a file system in it may hang (FUSE, NFS), or its processes \
+         have too many descriptors open",
         format!("check its mounts: findmnt --task {pid}"),
     )
 }

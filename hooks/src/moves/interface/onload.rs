@@ -1,13 +1,14 @@
-//! Interfaces that Onload reaches by AF_XDP: they are registered in the network namespace where they are (Onload,
-//! `src/driver/linux_resource/sysfs.c`), and stay it wherever they move.
+//! Interfaces that Onload uses by AF_XDP. An interface is registered in the network namespace where it is (Onload,
+//! `src/driver/linux_resource/sysfs.c`), and stays registered when it moves.
 //!
-//! Onload gives its XDP program to the interface's driver itself (`xdp_set_link` in its `src/lib/efhw/af_xdp.c`), so
-//! netlink knows nothing of it, and what the way back detaches is never Onload's. But a container with CAP_BPF and
-//! CAP_NET_ADMIN that attaches one takes Onload's out of the driver, and the kernel ends that program. It cannot be put
-//! back: Onload neither registers an interface twice (EALREADY) nor lets go of one that it has (EBUSY). So the number of
-//! Onload's program on an interface is kept, and one that came back without it is not given to the next container as an
-//! accelerated one. The number is that of the program that came when the interface was registered here; where the host
-//! did that, programs and interfaces are paired by the order in which they came, if there are as many of each.
+//! Onload attaches its XDP program directly to the interface's driver (`xdp_set_link` in its `src/lib/efhw/af_xdp.c`).
+//! Netlink does not report that program, so removing what a container attached never removes Onload's. But a container
+//! with CAP_BPF and CAP_NET_ADMIN that attaches a program replaces Onload's in the driver, and the kernel frees that one.
+//! It cannot be attached again: Onload neither registers an interface twice (EALREADY) nor unregisters one that it uses
+//! (EBUSY). So the ID of Onload's program on an interface is saved, and an interface that returns without it is not given
+//! to the next container as an accelerated one. The ID is that of the program which appeared when the interface was
+//! registered here. If the host registered it, interfaces and programs are paired by their order of creation, if there
+//! are equally many.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,6 +16,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::SystemTime;
 
+use onload_core::onload::STACKS;
 use onload_lease::{OnloadRegistration, SavedInterface};
 use onload_sys::error::{Context as _, Error, Result};
 use onload_sys::{bail, bpf};
@@ -26,14 +28,12 @@ const REGISTER: &str = "/sys/module/sfc_resource/afxdp/register";
 /// Onload's list of interfaces, in directories `NNN_<interface>` (Onload, `src/lib/efhw/debugfs_nic.c`), which keep the
 /// names at registration.
 const NIC_LIST: &str = "/sys/kernel/debug/sfc_resource/nics";
-/// Files in these directories: the present name, the hardware address at registration, and the kind, which ends in this
-/// word.
+/// Files in these directories: the current name, the hardware address at registration, and the kind, which ends in
+/// `AF_XDP`.
 const NAME: &str = "net_dev";
 const ADDRESS: &str = "mac_addr";
 const KIND: &str = "devtype";
 const AF_XDP: &str = "AF_XDP";
-/// The stacks of all programs, and orphaned ones (Onload, `efab_stacks_seq_show`).
-const STACKS: &str = "/proc/driver/onload/stacks";
 const PROGRAM: &[u8] = b"xdpsock";
 
 /// An interface that Onload uses by AF_XDP, in any namespace.
@@ -61,7 +61,8 @@ pub(super) fn register(
 ) -> Result<Option<OnloadRegistration>> {
     let failed = || {
         format!(
-            "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \"onload-ctk doctor\" whether Onload works",
+            "registering interface {} with Onload for AF_XDP; the kernel's log (dmesg) may say more, and \
+             \"onload-ctk doctor\" whether Onload works",
             saved.name
         )
     };
@@ -132,7 +133,9 @@ pub(super) fn restore(host_netns: &Netns, saved: &SavedInterface) -> Result<()> 
             if is_missing(registration, now.since, &bpf::interface::find_xdp_programs(PROGRAM)) =>
         {
             bail!(
-                "interface {} ({}) is back, and Onload does not reach it any more: in the container another XDP program took the place of Onload's; stop what has stacks of Onload, run `onload_tool reload`, then \"onload-ctk lease restore\", which registers it again (\"onload-ctk doctor\" lists all commands)",
+                "interface {} ({}) is back, but Onload does not reach it: another XDP program replaced Onload's in the \
+                 container; stop what has stacks of Onload, run `onload_tool reload`, then \"onload-ctk lease restore\", \
+                 which registers it again (\"onload-ctk doctor\" lists all commands)",
                 saved.name,
                 saved.pci
             )

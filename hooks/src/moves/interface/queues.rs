@@ -110,7 +110,7 @@ pub(super) fn leave_one_channel(
         .with_context(|| {
             format!(
                 "setting interface {} to one channel, which Onload needs for AF_XDP without flow \
-                 filters; see \"ethtool -l\", or take af-xdp out of its section [netdev]",
+                 filters; see \"ethtool -l\", or remove af-xdp from its section [netdev]",
                 saved.name
             )
         })

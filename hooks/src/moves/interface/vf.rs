@@ -44,7 +44,7 @@ pub(super) fn set_up_vf(
     match vf.given.mac {
         Some(mac) if !apply_address(host_netns, saved, &mac)? => bail!(
             "interface {name}: its driver rejects the hardware address {} of its physical \
-             function; remove mac of [netdev.NAME.vf]",
+             function; remove mac from [netdev.NAME.vf]",
             format_hwaddr(&mac)
         ),
         _ => Ok(()),
