@@ -190,15 +190,13 @@ fn parse_rdma(id: &str) -> Result<ExpectedDevice> {
     Ok(ExpectedDevice::Rdma { ibdev: ibdev.to_owned(), pci })
 }
 
+fn is_plain_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains('\0')
+}
+
 fn parse_node_path(path: &str) -> Result<String> {
     match path.strip_prefix('/') {
-        Some(rest)
-            if rest
-                .split('/')
-                .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0')) =>
-        {
-            Ok(path.to_owned())
-        }
+        Some(rest) if rest.split('/').all(is_plain_name) => Ok(path.to_owned()),
         _ => bail!("{} is not the absolute path of a device node", Quoted(path)),
     }
 }

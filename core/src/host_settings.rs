@@ -89,16 +89,16 @@ impl FromStr for InterfaceName {
 
     /// Accepts the names that the kernel accepts (`dev_valid_name`, net/core/dev.c).
     fn from_str(name: &str) -> Result<Self> {
-        if !(1..16).contains(&name.len())
-            || name
-                .contains(|c: char| c.is_whitespace() || c.is_control() || ['/', ':'].contains(&c))
-            || name == "."
-            || name == ".."
-        {
+        let is_special = name == "." || name == "..";
+        if !(1..16).contains(&name.len()) || name.contains(is_illegal_in_name) || is_special {
             return Err(mismatch_error("the name of an interface", name));
         }
         Ok(InterfaceName(name.to_owned()))
     }
+}
+
+fn is_illegal_in_name(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || ['/', ':'].contains(&c)
 }
 
 /// A physical function, by its PCI address or its interface.

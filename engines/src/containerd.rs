@@ -246,7 +246,7 @@ pub(crate) fn refuse_without_default<'d>(
     let documents: Vec<_> = [document].into_iter().chain(other_documents).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
-        if !is_built_in && !documents.iter().any(|d| get(d, &layout.runtime_path(name)).is_some()) {
+        if !is_built_in && !documents.iter().any(|file| has_runtime(file, layout, name)) {
             bail!(
                 "{DEFAULT} is {name:?}, but no runtime of that name is registered, so the CRI \
                  plugin would not load; register it, or remove {DEFAULT}"
@@ -254,6 +254,10 @@ pub(crate) fn refuse_without_default<'d>(
         }
     }
     Ok(())
+}
+
+fn has_runtime(document: &DocumentMut, layout: &ConfigLayout, name: &str) -> bool {
+    get(document, &layout.runtime_path(name)).is_some()
 }
 
 fn default_name<'d>(document: &'d DocumentMut, layout: &ConfigLayout) -> &'d str {
@@ -427,7 +431,7 @@ pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRu
         default_runtime::find_last(&documents, &path, |text| !text.is_empty())
     };
     // containerd's plugin does not load with a default that is registered nowhere, so nothing was started by it.
-    if !documents.iter().any(|file| get(file, &layout.runtime_path(name)).is_some()) {
+    if !documents.iter().any(|file| has_runtime(file, &layout, name)) {
         return Ok(None);
     }
     let kind = find_text(&["runtime_type"]);

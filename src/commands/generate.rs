@@ -162,14 +162,8 @@ fn to_file(
         printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
-    let old = if path.exists() {
-        Some(
-            regular::read(path, MAX_FILE_BYTES)
-                .with_context(|| format!("reading {}", path.display()))?,
-        )
-    } else {
-        None
-    };
+    let old = path.exists().then(|| regular::read(path, MAX_FILE_BYTES)).transpose();
+    let old = old.with_context(|| format!("reading {}", path.display()))?;
     let is_same = old.as_deref() == Some(content.as_bytes());
     if args.dry_run && !args.diff {
         let word = if is_same { KEEP_LABEL } else { WRITE };

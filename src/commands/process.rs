@@ -98,12 +98,10 @@ pub(super) fn read_arguments(
     limit: Duration,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut all_arguments = Vec::new();
-    for pid in host
-        .list(proc)?
-        .names
-        .into_iter()
-        .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-    {
+    for pid in host.list(proc)?.names {
+        if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
         let dir = proc.join(&pid);
         // A process that has exited meanwhile holds nothing.
         let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else {

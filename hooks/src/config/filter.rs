@@ -198,9 +198,8 @@ impl Filter<'_> {
         {
             return Ok(());
         }
-        if root_access::drop_setuid(config.process_mut())
-            .map_err(|error| OciConfigError::Change(error.with_key("process")))?
-        {
+        let dropped = root_access::drop_setuid(config.process_mut());
+        if dropped.map_err(|error| OciConfigError::Change(error.with_key("process")))? {
             self.outcome.report.warnings.push(format!(
                 "{}: {CAP_SETUID} is removed from the container, because root-with-onload = \
                  \"refuse\" and a program of the image could use it to become the host's user 0",

@@ -29,8 +29,9 @@ pub(super) fn apply_drain(drain: anyhow::Result<DrainList>, inventory: &mut Inve
         })
         .collect();
     for device in devices {
-        match drain_reason(&device).or_else(|| groups.get(&(device.class, device.group?)).cloned())
-        {
+        let reason =
+            drain_reason(&device).or_else(|| groups.get(&(device.class, device.group?)).cloned());
+        match reason {
             Some(reason) => mark_drained(device, reason, inventory),
             None => inventory.devices.push(device),
         }

@@ -89,11 +89,8 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let gdrcopy = probe.with_classes(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.with_classes(&[Class::Hugepages], || hugepages::read(probe));
     let has_two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
-    if let Some(nic) = nics
-        .iter()
-        .find(|nic| nic.datapath.takes_huge_pages(tcpdirect.is_some()))
-        .filter(|_| !has_two_mib)
-    {
+    let needing_nic = nics.iter().find(|nic| nic.datapath.takes_huge_pages(tcpdirect.is_some()));
+    if let Some(nic) = needing_nic.filter(|_| !has_two_mib) {
         let need = match &tcpdirect {
             Some(_) => "TCPDirect needs huge pages of 2 MiB, about 40 per stack".to_owned(),
             None => format!("Onload needs huge pages of 2 MiB to receive with {}", nic.name),

@@ -128,9 +128,9 @@ pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Optio
             EMULATED.contains(&function.id.vendor) || function.id == EMULATED_ICH
         })
     };
-    (roots.len() == 1
-        && compared.iter().all(|address| functions.bridges(*address).iter().all(is_emulated)))
-    .then_some("the hypervisor shows one flat PCI bus")
+    let mut bridges = compared.iter().flat_map(|address| functions.bridges(*address));
+    (roots.len() == 1 && bridges.all(is_emulated))
+        .then_some("the hypervisor shows one flat PCI bus")
 }
 
 #[cfg(test)]

@@ -356,8 +356,8 @@ fn parse_socket(
     let local = find_column(line, LOCAL).and_then(parse_address);
     let remote = find_column(line, REMOTE).and_then(parse_address);
     let is_loopback = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
-    if is_loopback || remote.is_some_and(|(address, port)| port == DNS_PORT || is_of_host(&address))
-    {
+    let is_left = |(address, port)| port == DNS_PORT || is_of_host(&address);
+    if is_loopback || remote.is_some_and(is_left) {
         return Some((inode, None));
     }
     let address = local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address);

@@ -67,11 +67,11 @@ fn restore_until_stable(
 /// One look.
 fn restore_once(leases: &Leases) -> anyhow::Result<Vec<RestoreOutcome>> {
     let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    Ok(restored
-        .map(|outcome| {
-            (outcome.device, outcome.result.err().map(|error| ErrorChain(&error).to_string()))
-        })
-        .collect())
+    let outcomes = restored.map(|outcome| {
+        let reason = outcome.result.err().map(|error| ErrorChain(&error).to_string());
+        (outcome.device, reason)
+    });
+    Ok(outcomes.collect())
 }
 
 #[cfg(test)]

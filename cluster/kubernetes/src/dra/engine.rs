@@ -311,11 +311,10 @@ impl Engine {
         if by == Interface::Dra {
             return claim_with_device(&self.spec_dir, &self.node, class);
         }
-        match round
+        let pods = round
             .pods
-            .get_or_init(|| pod_resources::pods_by_class(&self.pod_resources, round.snapshot))
-            .await
-        {
+            .get_or_init(|| pod_resources::pods_by_class(&self.pod_resources, round.snapshot));
+        match pods.await {
             Ok(pods) => pods.get(&class).map(|pod| format!("pod {pod}")),
             Err(_) if devices.all(|device| device.sharing == Sharing::Exclusive) => None,
             Err(error) => Some(format!("{error:#}; mount kubelet's pod-resources directory")),

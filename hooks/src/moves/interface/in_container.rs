@@ -51,13 +51,11 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let added = netns.add_route(NewRoute { index, network: (everywhere, 0), via: Some(*via) });
-        let hint =
-            if added.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::EXIST))
-            {
-                " in addition to the container's own, which its engine set,"
-            } else {
-                ""
-            };
+        let code = added.as_ref().err().and_then(Errno::from_io_error);
+        let hint = match code {
+            Some(Errno::EXIST) => " in addition to the container's own, which its engine set,",
+            _ => "",
+        };
         added.with_context(setting(format!("the gateway {via}{hint}")))?;
     }
     Ok(())

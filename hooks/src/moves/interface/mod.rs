@@ -249,13 +249,13 @@ fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) 
         );
     }
     let container_links = container_netns.links()?;
-    if let Some(taken) =
-        names.iter().find(|name: &&&[u8]| container_links.iter().any(|other| other.has_name(name)))
-    {
-        bail!(
-            "interface {name} cannot move: the container has an interface called {} already",
-            Quoted(&String::from_utf8_lossy(taken))
-        );
+    for taken in names {
+        if container_links.iter().any(|other| other.has_name(taken)) {
+            bail!(
+                "interface {name} cannot move: the container has an interface called {} already",
+                Quoted(&String::from_utf8_lossy(taken))
+            );
+        }
     }
     Ok(())
 }

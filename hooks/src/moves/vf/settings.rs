@@ -158,7 +158,7 @@ impl VfAccess {
         };
         let address = saved.before.mac.filter(|_| saved.given.mac.is_some());
         // Setting the all-zero address first reveals a driver that rejects it, before the address changes.
-        let first = address.filter(|mac: &[u8; 6]| *mac == [0; 6]).map(VfChange::Mac);
+        let first = address.filter(|mac| *mac == [0; 6]).map(VfChange::Mac);
         let changes = saved.given.required_changes(&vf.settings);
         for change in first.into_iter().chain(changes) {
             vf.pf.set(change).map_err(|error| {

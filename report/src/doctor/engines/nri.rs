@@ -160,16 +160,16 @@ fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<Plugi
         for name in context.host.list(&descriptors)?.names {
             let is_own = name.parse::<u32>().is_ok_and(|number| number >= FIRST_OWN);
             let target = context.host.link(&descriptors.join(&name))?;
-            if is_own
-                && target
-                    .as_ref()
-                    .is_some_and(|target| target.to_string_lossy().starts_with("socket:"))
-            {
+            if is_own && target.is_some_and(|target| is_socket(&target)) {
                 return Ok(PluginState::Connected);
             }
         }
     }
     Ok(state)
+}
+
+fn is_socket(target: &Path) -> bool {
+    target.to_string_lossy().starts_with("socket:")
 }
 
 /// The kernel's name for a process started through a link: the link's name, truncated to 15 bytes (begin_new_exec in

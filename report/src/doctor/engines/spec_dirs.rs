@@ -28,19 +28,18 @@ pub(in super::super) fn check_spec_dirs(
     findings.extend(engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;
         let spec_dirs = settings.spec_dirs.as_ref()?;
-        let finding =
-            if spec_dirs.dirs.iter().any(|dir| SPEC_DIRS.contains(&dir.trim_end_matches('/'))) {
-                Finding::pass(format!("looks into {}", spec_dirs.dirs.join(", ")))
-            } else {
-                let change = match spec_dirs.flag {
-                    Some(flag) => format!("add a second flag --{flag}, and restart it"),
-                    None => "the line replaces the existing one".to_owned(),
-                };
-                let text = format!(
-                    "does not read {OUTPUT_DIR}, which contains the specifications: {change}"
-                );
-                Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
+        let mut dirs = spec_dirs.dirs.iter().map(|dir| dir.trim_end_matches('/'));
+        let finding = if dirs.any(|dir| SPEC_DIRS.contains(&dir)) {
+            Finding::pass(format!("looks into {}", spec_dirs.dirs.join(", ")))
+        } else {
+            let change = match spec_dirs.flag {
+                Some(flag) => format!("add a second flag --{flag}, and restart it"),
+                None => "the line replaces the existing one".to_owned(),
             };
+            let text =
+                format!("does not read {OUTPUT_DIR}, which contains the specifications: {change}");
+            Finding::fail(text, add_dir_remedy(engine.kind, settings, spec_dirs))
+        };
         Some(finding.with_path(&spec_dirs.file).with_subject(engine.kind.name()))
     }));
     Ok(findings)

@@ -39,13 +39,12 @@ pub(super) fn claim_with_device(spec_dir: &Path, node: &NodeName, class: Class) 
         .list()
         .into_iter()
         .map(|(uid, claim)| (uid, claim.unwrap_or_default()))
-        .filter(|(_, claim)| {
-            claim.devices.is_empty()
-                || claim
-                    .devices
-                    .iter()
-                    .any(|device| node.parse_pool(&device.pool).is_none_or(|of| of == class))
-        })
+        .filter(|(_, claim)| may_have_device(claim, node, class))
         .map(|(uid, claim)| format!("claim {}/{} with uid {uid}", claim.namespace, claim.name))
         .next()
+}
+
+fn may_have_device(claim: &PreparedClaim, node: &NodeName, class: Class) -> bool {
+    let mut pools = claim.devices.iter().map(|device| node.parse_pool(&device.pool));
+    claim.devices.is_empty() || pools.any(|pool_class| pool_class.is_none_or(|of| of == class))
 }

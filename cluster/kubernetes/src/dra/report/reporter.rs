@@ -337,14 +337,9 @@ async fn write_status(
         // Another claim has its name, or another client changed it at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
             match api.get_claim(&namespace, &name).await {
-                Ok(resource_claim)
-                    if !resource_claim
-                        .as_ref()
-                        .is_some_and(|resource_claim| resource_claim.has_uid(uid.as_str())) =>
-                {
-                    Ok(None)
-                }
-                _ => Err(error),
+                Ok(Some(resource_claim)) if resource_claim.has_uid(uid.as_str()) => Err(error),
+                Ok(_) => Ok(None),
+                Err(_) => Err(error),
             }
         }
         Err(error) => Err(error),

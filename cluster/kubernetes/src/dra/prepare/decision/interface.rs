@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::NetdevArgument;
@@ -133,22 +133,14 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
     let parameters = &allocated.parameters;
     // A container that chooses an address can impersonate any machine of its network.
     for address in claim_value(parameters.address.as_ref()).into_iter().flatten() {
-        check_within(
-            &settings.addresses,
-            |network: &Network| network.contains(address),
-            address,
-            "address",
-            "addresses",
-        )?;
+        if !settings.addresses.iter().any(|network| network.contains(address)) {
+            return Err(not_allowed_error(&settings.addresses, address, "address", "addresses"));
+        }
     }
     for route in claim_value(parameters.routes.as_ref()).into_iter().flatten() {
-        check_within(
-            &settings.routes,
-            |network: &Network| network.contains_network(&route.network),
-            route,
-            "routes",
-            "routes",
-        )?;
+        if !settings.routes.iter().any(|network| network.contains_network(&route.network)) {
+            return Err(not_allowed_error(&settings.routes, route, "routes", "routes"));
+        }
     }
     if let Some(mtu) = claim_value(parameters.mtu.as_ref())
         && mtu.get() > settings.mtu.get()
@@ -179,20 +171,17 @@ fn claim_value<T>(parameter: Option<&Parameter<T>>) -> Option<&T> {
     (parameter.author == Author::Claim).then_some(&parameter.value)
 }
 
-fn check_within(
+fn not_allowed_error(
     networks: &[Network],
-    has_it: impl Fn(&Network) -> bool,
     value: &impl Display,
     parameter: &str,
     key: &str,
-) -> Result<()> {
-    if networks.iter().any(has_it) {
-        return Ok(());
-    }
+) -> Error {
     let names: Vec<String> = networks.iter().map(ToString::to_string).collect();
     let allowed = if names.is_empty() { "none".to_owned() } else { ShortList(&names).to_string() };
-    bail!(
-        "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
+    anyhow!(
+        "parameter {parameter} sets {value}, which is in none of the networks that this node allows to claims ({allowed}); \
+         ask its operator for {key} under [kubernetes], or for a DeviceClass with it"
     )
 }
 
