@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use onload_test_tree::Tree;
+use onload_test_tree::{Tree, case, golden};
 use similar::TextDiff;
 use walkdir::WalkDir;
 
@@ -43,19 +43,14 @@ fn main() -> ExitCode {
 
 /// Fails with a diff if a session differs from its file. With `UPDATE_GOLDEN` set, rewrites the file.
 fn compare(path: &Path, name: &str) -> Result<(), Failed> {
-    let expected = fs::read_to_string(path)?;
-    let found = replay(&expected)?;
-    if found == expected {
-        return Ok(());
+    let found = replay(&fs::read_to_string(path)?)?;
+    match golden::compare(path, &found) {
+        None => Ok(()),
+        Some(diff) => {
+            Err(format!("{diff}to accept it, run: UPDATE_GOLDEN=1 cargo test --test cases {name}")
+                .into())
+        }
     }
-    if env::var_os("UPDATE_GOLDEN").is_some() {
-        return Ok(fs::write(path, found)?);
-    }
-    let diff = TextDiff::from_lines(&expected, &found)
-        .unified_diff()
-        .header("expected", "found")
-        .to_string();
-    Err(format!("{diff}to accept it, run: UPDATE_GOLDEN=1 cargo test --test cases {name}").into())
 }
 
 /// Replays each part of a case on a host of its own.
@@ -183,18 +178,12 @@ impl Host {
         for program in INSTALLED.split(' ').filter(|_| !session.starts_with("@ ")) {
             host.0.file(&format!("/usr/bin/{program}"), "");
         }
-        for section in format!("\n{}", top.trim_end()).split("\n-- ").skip(1) {
-            let (path, text) = section.split_once('\n').unwrap_or((section, ""));
-            let text = match text.strip_suffix("\n\\ No newline at end of file") {
-                Some(text) => text.to_owned(),
-                None if text.is_empty() => String::new(),
-                None => format!("{text}\n"),
-            };
+        for (path, text) in case::sections(top) {
             match path.split_once(" < ") {
                 Some((path, source)) => {
                     host.0.file(path, fs::read(Path::new(REPOSITORY).join(source))?)
                 }
-                None => host.0.file(path, text),
+                None => host.0.file(&path, text),
             };
         }
         Ok(host)

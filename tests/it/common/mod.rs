@@ -53,19 +53,8 @@ pub(crate) struct Differences(pub(crate) Vec<(PathBuf, String)>);
 impl Differences {
     /// Notes a difference. With `UPDATE_GOLDEN=1`, rewrites the file instead.
     pub(crate) fn compare(&mut self, golden: &Path, found: &str) {
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::create_dir_all(golden.parent().unwrap()).unwrap();
-            fs::write(golden, found).unwrap();
-            return;
-        }
-        let expected = fs::read_to_string(golden).unwrap_or_default();
-        if expected != found {
-            let diff = similar::TextDiff::from_lines(expected.as_str(), found)
-                .unified_diff()
-                .header("expected", "found")
-                .to_string();
-            self.0.push((golden.to_owned(), diff));
-        }
+        let diff = onload_test_tree::golden::compare(golden, found);
+        self.0.extend(diff.map(|diff| (golden.to_owned(), diff)));
     }
 
     /// Notes each file of a directory that is not in `names`. With `UPDATE_GOLDEN=1`, removes it instead.

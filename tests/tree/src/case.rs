@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use serde_json::{Map, Value};
 
-use crate::names_in;
+use crate::{golden, names_in};
 
 /// A case file without its expected output.
 pub struct Case {
@@ -46,15 +46,19 @@ impl Case {
     }
 }
 
-/// The parts of a text that begin with `-- PATH`.
+/// The parts of a text that begin with `-- PATH`. Each ends with a line feed, unless it says otherwise as diffs do.
 pub fn sections(text: &str) -> Vec<(String, String)> {
-    format!("\n{text}")
+    format!("\n{}", text.trim_end())
         .split("\n-- ")
         .skip(1)
         .map(|section| {
             let (path, text) = section.split_once('\n').unwrap_or((section, ""));
-            let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-            (path.to_owned(), format!("{text}{end}"))
+            let text = match text.strip_suffix("\n\\ No newline at end of file") {
+                Some(text) => text.to_owned(),
+                None if text.is_empty() => String::new(),
+                None => format!("{text}\n"),
+            };
+            (path.to_owned(), text)
         })
         .collect()
 }
@@ -73,20 +77,14 @@ pub fn check<R: FnMut(&str) -> String>(directory: &str, replay: impl Fn(&Case) -
             continue;
         }
         let path = directory.join(name);
-        let expected = fs::read_to_string(&path).unwrap();
-        let case = Case::parse(&expected);
+        let case = Case::parse(&fs::read_to_string(&path).unwrap());
         let Some(mut run) = replay(&case) else { continue };
         let mut found = case.top.clone();
         for command in &case.commands {
             found += &format!("$ {}\n{}", command.replace('\n', "\n> "), run(command));
         }
-        if found == expected {
-            continue;
-        }
-        if env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::write(&path, found).unwrap();
-        } else {
-            failures += &format!("{name}:\n{}", difference(&expected, &found));
+        if let Some(diff) = golden::compare(&path, &found) {
+            failures += &format!("{name}:\n{diff}");
         }
     }
     assert!(failures.is_empty(), "{failures}to accept it, set UPDATE_GOLDEN=1");
@@ -99,23 +97,6 @@ pub fn mask_error(line: &str) -> String {
         Some(format!("{before}: ... (os error {number}"))
     });
     parts.unwrap_or_else(|| line.to_owned())
-}
-
-/// The lines between the first that differs and the last.
-fn difference(expected: &str, found: &str) -> String {
-    let (mut old, mut new): (Vec<_>, Vec<_>) =
-        (expected.lines().collect(), found.lines().collect());
-    let common = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    old.drain(..common);
-    new.drain(..common);
-    while old.last().is_some_and(|line| new.last() == Some(line)) {
-        old.pop();
-        new.pop();
-    }
-    let show = |sign, lines: &[&str]| {
-        lines.iter().map(|line| format!("{sign}{line}\n")).collect::<String>()
-    };
-    show('-', &old) + &show('+', &new)
 }
 
 /// Applies a JSON merge patch (RFC 7396). A key that ends in `+` appends to an array, and the value `"<null>"` is null.

@@ -6,6 +6,7 @@ mod agent;
 pub mod case;
 pub mod elf;
 mod files;
+pub mod golden;
 mod log;
 mod machine;
 pub mod netlink;
