@@ -173,7 +173,7 @@ def refuses(bench, plugin, old):
     with Task("copy", old) as copy:
         check("a ticket that another task copied is refused when its own is over", copy.is_refused("valid only for the task that used it first"), copy.started)
     with Task("guess", Guess({"ONLOAD_CTK_REQUEST_00000000": "ticket:" + "0" * 32})) as guess:
-        check("a guessed ticket is refused", guess.is_refused("ONLOAD_CTK_REQUEST_00000000: ticket 00000000… is not known"), guess.started)
+        check("a guessed ticket is refused", guess.is_refused("ONLOAD_CTK_REQUEST_00000000: ticket 00000000… is unknown"), guess.started)
     group = f"/dev/vfio/{bench.group}"
     for name in ["ONLOAD_CTK_REQUEST", "ONLOAD_CTK_REQUEST_A"]:
         with Task("image", Guess({name: f"vfio={bench.vfio}"})) as image:
