@@ -46,16 +46,25 @@ def text(cells):
 
 
 def rdma_table(cells):
-    """A row is an image on a host, a column an engine and its entry point."""
+    """A row is an image on a host. Engines and entry points with the same results share a column."""
     if not cells:
         return []
     ways = list(dict.fromkeys(cell["way"] for cell in cells))
     rows = {}
     for cell in cells:
         rows.setdefault((cell["host"], cell["image"], cell["reason"]), {})[cell["way"]] = cell["value"]
-    lines = [f"| host | image | {' | '.join(ways)} | why not |", "|---" * (len(ways) + 3) + "|"]
+    columns = []
+    for way in ways:
+        for column in columns:
+            if all(len({values[each] for each in [*column, way] if each in values}) < 2 for values in rows.values()):
+                column.append(way)
+                break
+        else:
+            columns.append([way])
+    lines = [f"| host | image | {' | '.join(', '.join(column) for column in columns)} | why not |", "|---" * (len(columns) + 3) + "|"]
     for (host, name, reason), values in rows.items():
-        lines.append(f"| {host} | {name} | {' | '.join(values.get(way, '-') for way in ways)} | {f'`{reason}`' if reason else ''} |")
+        shown_values = [next((values[way] for way in column if way in values), "-") for column in columns]
+        lines.append(f"| {host} | {name} | {' | '.join(shown_values)} | {f'`{reason}`' if reason else ''} |")
     return lines
 
 
