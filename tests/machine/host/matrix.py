@@ -49,23 +49,28 @@ def rdma_table(cells):
     """A row is an image on a host. Engines and entry points with the same results share a column."""
     if not cells:
         return []
-    ways = list(dict.fromkeys(cell["way"] for cell in cells))
-    rows = {}
+    rows, results = {}, {}
     for cell in cells:
         rows.setdefault((cell["host"], cell["image"], cell["reason"]), {})[cell["way"]] = cell["value"]
+        results.setdefault(cell["way"], {})[cell["host"], cell["image"]] = (cell["value"], cell["reason"])
     columns = []
-    for way in ways:
-        for column in columns:
-            if all(len({values[each] for each in [*column, way] if each in values}) < 2 for values in rows.values()):
-                column.append(way)
-                break
+    for way in results:
+        column = next((column for column in columns if all(same_results(results[way], results[other]) for other in column)), None)
+        if column:
+            column.append(way)
         else:
             columns.append([way])
     lines = [f"| host | image | {' | '.join(', '.join(column) for column in columns)} | why not |", "|---" * (len(columns) + 3) + "|"]
     for (host, name, reason), values in rows.items():
-        shown_values = [next((values[way] for way in column if way in values), "-") for column in columns]
-        lines.append(f"| {host} | {name} | {' | '.join(shown_values)} | {f'`{reason}`' if reason else ''} |")
+        texts = [next((values[way] for way in column if way in values), "-") for column in columns]
+        lines.append(f"| {host} | {name} | {' | '.join(texts)} | {f'`{reason}`' if reason else ''} |")
     return lines
+
+
+def same_results(one, other):
+    """Whether two ways were tried with the same image, and had the same result with each such image."""
+    both = one.keys() & other.keys()
+    return bool(both) and all(one[key] == other[key] for key in both)
 
 
 def with_rdma_table(page, cells):
