@@ -107,7 +107,7 @@ impl Class {
         self.is_onload() || Class::FUNCTION_CLASSES.contains(&self)
     }
 
-    /// Returns whether the name `all` stands for all devices of the class.
+    /// Returns whether the name `all` requests all devices of the class.
     pub fn has_all_name(self) -> bool {
         self.is_onload() || self == Class::Rdma
     }
@@ -146,7 +146,7 @@ impl Class {
     }
 
     /// Parses a list of classes, and returns it sorted and without duplicates. The word `all`
-    /// stands for `all`.
+    /// is replaced by the classes in `all`.
     pub(crate) fn parse_list(
         words: &[String],
         all: &[Class],

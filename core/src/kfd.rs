@@ -12,7 +12,8 @@ pub const NODES: &str = "class/kfd/kfd/topology/nodes";
 /// The file in a subdirectory of [`NODES`] with the properties of the entry.
 pub const PROPERTIES: &str = "properties";
 
-/// The starts of the lines of [`PROPERTIES`] that [`render_node`] reads. Another one has the serial number of the GPU.
+/// The starts of the lines of [`PROPERTIES`] that [`render_node`] reads. A capture keeps only these, because another
+/// line has the serial number of the GPU.
 pub const READ_PROPERTIES: [&str; 3] = ["drm_render_minor ", "location_id ", "domain "];
 
 /// Returns the minor number of the render node, and its PCI function. Returns `None` for a CPU.

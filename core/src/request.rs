@@ -23,7 +23,7 @@ use crate::pool::Numa;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::text::{Quoted, ShortList, parse_decimal, parse_kib};
 
-/// What an annotation may say beside the devices of a class.
+/// The annotations that do not request devices of a class.
 const SETTINGS: [&str; 7] =
     ["preload", "ipc-lock", "hugepages-limit", "numa", "near", "address", "vlan"];
 /// The prefix of every onload.dev annotation.

@@ -45,13 +45,15 @@ pub fn find_drift(input: DriftInput<'_>) -> anyhow::Result<Drift> {
         pools.drop_unsupported(newest);
     }
     let (inventory, config) = (input.inventory, input.config);
-    let specs = generate(inventory, &pools.offered, config, input.installed)?;
-    let specs = specs.iter().filter(|(name, _)| manifest.kinds.contains(&name.class));
+    let mut files = BTreeMap::new();
+    for (name, spec) in generate(inventory, &pools.offered, config, input.installed)? {
+        if manifest.kinds.contains(&name.class) {
+            files.insert(name, render(&spec, manifest.format).into_bytes());
+        }
+    }
     let desired = DesiredSpecs {
         scope: Class::ALL.to_vec(),
-        files: specs
-            .map(|(name, spec)| (*name, render(spec, manifest.format).into_bytes()))
-            .collect(),
+        files,
         format: manifest.format,
         undecided: inventory.undecided_classes(),
         manifest: manifest.clone(),

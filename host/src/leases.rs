@@ -1,7 +1,6 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use onload_core::device_id::DeviceId;
 use onload_lease::run_dir::{LEASES, RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
 use onload_lease::{LeaseEntry, LeaseError, Leases};
 use onload_sys::processes::Processes;
@@ -54,9 +53,9 @@ pub(crate) struct LeaseComparison {
 
 impl LeaseComparison {
     pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
-        let is_current = |device: &DeviceId| now.iter().any(|entry| entry.device == *device);
-        let ended = before.into_iter().filter(|entry| !is_current(&entry.device));
-        LeaseComparison { ended: ended.collect(), now }
+        let mut ended = before;
+        ended.retain(|entry| !now.iter().any(|current| current.device == entry.device));
+        LeaseComparison { ended, now }
     }
 
     /// Iterates over the leases, each with whether it is still active.

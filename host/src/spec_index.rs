@@ -110,7 +110,7 @@ impl SpecIndex {
     }
 }
 
-/// The files that [`SpecIndex::scan`] read, as they were. An answer to an engine reads no others.
+/// The files that [`SpecIndex::scan`] read, with their state at that time. An answer to an engine reads no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecFiles {
     /// With the priority of the directory.

@@ -574,7 +574,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
             segment.p_type(self.endian) == elf::PT_LOAD
                 && segment.p_flags(self.endian).0 & flags == 0
         };
-        // Linkers put constants beside the code only if they make no read-only segment.
+        // Without a read-only segment, the constants are in the segment of the code.
         let (write, write_or_execute) = (elf::PF_W.0, elf::PF_W.0 | elf::PF_X.0);
         let has_read_only = self.segments.iter().any(|s| is_loaded_without(&s, write_or_execute));
         let excluded = if has_read_only { write_or_execute } else { write };

@@ -62,10 +62,9 @@ fn is_string(cache: &[u8], offset: usize, text: &str) -> bool {
 }
 
 fn string(cache: &[u8], offset: usize) -> Option<&str> {
-    let bytes = cache.get(offset..)?;
-    let bytes = &bytes[..bytes.len().min(crate::fs::open::PATH_MAX)];
-    let end = bytes.iter().position(|byte| *byte == 0)?;
-    std::str::from_utf8(&bytes[..end]).ok()
+    let tail = cache.get(offset..)?;
+    let end = tail.iter().take(crate::fs::open::PATH_MAX).position(|byte| *byte == 0)?;
+    std::str::from_utf8(&tail[..end]).ok()
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ pub struct MountSummary<'a> {
     pub is_shared: bool,
     /// Whether it mounts the root of a tmpfs.
     pub is_fresh: bool,
-    /// File system type; empty if the table has too many types.
+    /// The file system type. Empty if the table has too many types.
     pub fs_type: &'a [u8],
 }
 

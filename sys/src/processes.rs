@@ -317,14 +317,16 @@ pub fn open_device(
 
 /// Returns whether a descriptor was opened with O_PATH, which does not open the device and needs no permission for it.
 fn is_path_only(descriptor: &Path) -> bool {
-    let read_flags = || {
-        let (directory, name) = (descriptor.parent()?, descriptor.file_name()?);
-        let bytes = read(&directory.with_file_name("fdinfo").join(name)).ok()?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        u32::from_str_radix(flags.trim(), 8).ok()
-    };
-    read_flags().is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
+    read_open_flags(descriptor).is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
+}
+
+/// Reads the flags of a descriptor, `/proc/<pid>/fd/<number>`, from its fdinfo (proc_pid_fdinfo(5)).
+fn read_open_flags(descriptor: &Path) -> Option<u32> {
+    let (directory, name) = (descriptor.parent()?, descriptor.file_name()?);
+    let bytes = read(&directory.with_file_name("fdinfo").join(name)).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    u32::from_str_radix(flags.trim(), 8).ok()
 }
 
 /// Returns the device number of a character device. Uses AT_STATX_DONT_SYNC (statx(2)), because the path may be a

@@ -137,10 +137,9 @@ pub fn escape_controls(text: &str) -> String {
 pub fn quote_for_shell(word: impl AsRef<OsStr>) -> String {
     let bytes = word.as_ref().as_bytes();
     let is_shown = |byte: &u8| *byte == b' ' || byte.is_ascii_graphic();
-    // No shell interprets these, except at the beginning of a word.
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
+    // No shell interprets the bytes of the second list, except at the beginning of a word.
     if bytes.first().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_./".contains(byte))
-        && bytes.iter().all(is_plain)
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte))
     {
         return bytes.iter().copied().map(char::from).collect();
     }

@@ -702,17 +702,7 @@ impl OciConfig {
             let Some(devices) = linux.object("netDevices")? else {
                 return Ok(Vec::new());
             };
-            let read_device = |host: Cow<'_, str>| {
-                let device = devices.object(&host)?.unwrap_or_default();
-                device.refuse_case_variants(&["name"])?;
-                let name: Option<String> = device.read("name")?;
-                Ok((host.into_owned(), name.filter(|name| !name.is_empty())))
-            };
-            devices
-                .keys()
-                .map(read_device)
-                .collect::<Result<_, RawError>>()
-                .map_err(|error| error.with_key("netDevices"))
+            read_net_devices(&devices).map_err(|error| error.with_key("netDevices"))
         })
     }
 
@@ -830,6 +820,17 @@ struct SamePathDevices {
 
 /// Fails if two readers could interpret a field of the mount differently: Go reads a `null` among the
 /// options as an empty one, where a stricter reader sees no options at all.
+fn read_net_devices(devices: &RawObject) -> Result<Vec<(String, Option<String>)>, RawError> {
+    let mut all = Vec::new();
+    for host in devices.keys() {
+        let device = devices.object(&host)?.unwrap_or_default();
+        device.refuse_case_variants(&["name"])?;
+        let name: Option<String> = device.read("name")?;
+        all.push((host.into_owned(), name.filter(|name| !name.is_empty())));
+    }
+    Ok(all)
+}
+
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.refuse_case_variants(&MOUNT_KEYS)?;
     for key in ["destination", "type", "source"] {

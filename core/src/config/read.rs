@@ -224,8 +224,8 @@ pub(super) fn check_absolute(key: &str, path: &Path) -> Result<()> {
     bail!("{key} must be an absolute path, not {path:?}")
 }
 
-/// Returns the tables of the file and their keys. `*` stands for a name that the operator chooses;
-/// tables that contain such names have no other keys.
+/// Returns the tables of the file and their keys. `*` is a placeholder for a name that the operator chooses. Tables that
+/// contain such names have no other keys.
 pub(super) fn config_tables() -> [(&'static str, &'static [&'static str]); 17] {
     [
         ("discover", table_keys::<DiscoverConfig>()),

@@ -116,15 +116,16 @@ impl<'a> LibrarySearch<'a> {
     }
 }
 
-/// Returns the directories that the installed loader of glibc searches by default; none if they are unknown.
+/// Returns the directories that the installed loader of glibc searches by default, or no directories if they are
+/// unknown.
 fn find_loader_dirs(files: &dyn LibraryFiles) -> Vec<PathBuf> {
     let open = |path: &str| NativeLibrary::open(files, Path::new(path)).ok()?;
     let loader = GLIBC_LOADERS.iter().find_map(|path| open(path));
     loader.and_then(|loader| loader.find_loader_paths().ok()).unwrap_or_default().library_dirs
 }
 
-/// Those directories that are there, each once, after those of them for processors that can do
-/// more.
+/// Returns the candidates that exist, without duplicates. The subdirectories for processors with more capabilities
+/// precede their directory.
 fn existing_directories<'a>(
     files: &dyn LibraryFiles,
     candidates: impl Iterator<Item = &'a str>,

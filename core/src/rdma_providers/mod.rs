@@ -379,7 +379,7 @@ impl MountBuilder<'_> {
             bail!("{source:?} of the host is not below /usr, /lib or /opt, so it is not mounted");
         }
         if !is_allowed(&target) {
-            bail!("{path:?} of the image leads to {target:?}, which is not a library directory");
+            bail!("{path:?} in the image resolves to {target:?}, outside the library directories");
         }
         if (self.image.covered)(&target) {
             bail!("a mount of the container hides {target:?}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
-use onload_lease::{Lease, LeaseEntry};
+use onload_lease::LeaseEntry;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, quote_for_shell};
@@ -129,6 +129,7 @@ impl<'h> FunctionUsers<'h> {
         };
         let mut names = self.host.list(&directory.join("net"))?.names;
         names.extend(self.host.list(&directory.join("infiniband"))?.names);
+        let function_name = function.to_string();
         for LeasedFunction { entry: listed, address, group: its_group } in leases {
             let is_its = match address {
                 Some(address) if *address == function => true,
@@ -139,22 +140,23 @@ impl<'h> FunctionUsers<'h> {
                     names.iter().any(|own| own == name)
                 }
             };
-            let lease = listed.lease.as_ref();
-            let is_known = |lease: &Lease| {
-                let function_name = function.to_string();
-                let record = lease.moved.as_ref();
-                lease.facts.values().any(|fact| *fact == function_name)
-                    || record.is_some_and(|record| record.saved.pci() == function)
-            };
-            if is_its || lease.is_ok_and(is_known) {
-                return Ok(Some(match lease {
-                    Ok(lease) => lease.to_string(),
-                    Err(reason) => {
-                        format!(
-                            "an unknown container, because its lease cannot be parsed ({reason})"
-                        )
+            match &listed.lease {
+                Ok(lease) => {
+                    let has_moved =
+                        lease.moved.as_ref().is_some_and(|record| record.saved.pci() == function);
+                    if is_its
+                        || has_moved
+                        || lease.facts.values().any(|fact| *fact == function_name)
+                    {
+                        return Ok(Some(lease.to_string()));
                     }
-                }));
+                }
+                Err(reason) if is_its => {
+                    return Ok(Some(format!(
+                        "an unknown container, because its lease cannot be parsed ({reason})"
+                    )));
+                }
+                Err(_) => {}
             }
         }
         Ok(None)

@@ -36,8 +36,7 @@ pub struct RunningKernel {
 fn open_nodes(processes: &Processes) -> BTreeMap<(u32, u32), String> {
     let mut open = BTreeMap::new();
     for (pid, descriptor) in processes.descriptors() {
-        let is_new = |number| !open.contains_key(&number);
-        if let Some(number) = open_device(&descriptor, &is_new) {
+        if let Some(number) = open_device(&descriptor, &|number| !open.contains_key(&number)) {
             let program = processes.program_name(pid);
             open.insert(number, format!("process {pid} ({})", Quoted(&program)));
         }
@@ -70,17 +69,19 @@ impl HostKernel for RunningKernel {
 
     fn find_opener(&self, node: &Path) -> Option<String> {
         let number = device_number(node)?;
-        let mut open = self.open.borrow_mut();
-        let open = open.get_or_insert_with(|| open_nodes(&Processes::default()));
+        let mut cache = self.open.borrow_mut();
+        let open = cache.get_or_insert_with(|| open_nodes(&Processes::default()));
         if let Some(opener) = open.get(&number) {
             return Some(opener.clone());
         }
         // Only one process at a time can open a group (vfio_group_fops_open). Other nodes are not opened, since that
         // may succeed several times or have side effects.
-        let is_group = node.parent() == Some(Path::new(VFIO));
+        if node.parent() != Some(Path::new(VFIO)) {
+            return None;
+        }
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let is_busy = || rustix::fs::open(node, flags, Mode::empty()).err() == Some(Errno::BUSY);
-        (is_group && is_busy()).then(|| "a process that /proc does not show".to_owned())
+        let is_busy = rustix::fs::open(node, flags, Mode::empty()).err() == Some(Errno::BUSY);
+        is_busy.then(|| "a process that /proc does not show".to_owned())
     }
 
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
@@ -120,8 +121,10 @@ impl HostKernel for RunningKernel {
 
     fn load(&self, module: &str) -> anyhow::Result<()> {
         let load_error = |reason: String| anyhow!("loading module {module}: {reason}");
-        let program = MODPROBE.into_iter().find(|path| Path::new(path).exists());
-        let program = program.ok_or_else(|| load_error(format!("there is no {}", MODPROBE[0])))?;
+        let program = MODPROBE
+            .into_iter()
+            .find(|path| Path::new(path).exists())
+            .ok_or_else(|| load_error(format!("{} does not exist", MODPROBE[0])))?;
         let output = Command::new(program)
             .args(["--", module])
             .env_clear()
@@ -131,10 +134,9 @@ impl HostKernel for RunningKernel {
         if output.status.success() {
             return Ok(());
         }
-        let message = String::from_utf8_lossy(&output.stderr);
-        let message = message.trim();
-        let message = message.strip_prefix("modprobe: FATAL: ").unwrap_or(message);
-        Err(load_error(to_one_line(message)))
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let message = stderr.trim();
+        Err(load_error(to_one_line(message.strip_prefix("modprobe: FATAL: ").unwrap_or(message))))
     }
 }
 

@@ -291,20 +291,32 @@ impl SriovPlanner<'_> {
             VfDriver::Kernel if !defers => self.plan_autoprobe(true, plan),
             VfDriver::Kernel => {}
         }
+        let (mut actions, mut finally) = (Vec::new(), Vec::new());
+        if self.makes_while_up()
+            && let Some((up, down)) = self.link_steps()
+        {
+            actions.extend(up.actions);
+            finally.extend(down.actions);
+        }
+        let function = function_path(self.pf.address);
         // Probing is turned on again once their settings are in place.
-        let hold =
-            defers && self.pf.autoprobe == Some(true) && self.config.driver == VfDriver::Kernel;
-        let hold = (hold && vfs > 0)
-            .then(|| StepAction::write(function_path(self.pf.address).join(AUTOPROBE), "0"));
-        let path = function_path(self.pf.address).join(COUNT);
-        let remove = (count > 0).then(|| StepAction::write(&path, &0));
-        let make = (vfs > 0).then(|| StepAction::write(&path, &vfs));
-        let (up, down) = self.link_steps().filter(|_| self.makes_while_up()).unzip();
-        let step_actions = |step: Option<HostStep>| step.into_iter().flat_map(|step| step.actions);
-        let recount = hold.into_iter().chain(remove).chain(make);
+        if defers
+            && vfs > 0
+            && self.pf.autoprobe == Some(true)
+            && self.config.driver == VfDriver::Kernel
+        {
+            actions.push(StepAction::write(function.join(AUTOPROBE), "0"));
+        }
+        let path = function.join(COUNT);
+        if count > 0 {
+            actions.push(StepAction::write(&path, &0));
+        }
+        if vfs > 0 {
+            actions.push(StepAction::write(&path, &vfs));
+        }
         plan.steps.push(HostStep {
-            actions: step_actions(up).chain(recount).collect(),
-            finally: step_actions(down).collect(),
+            actions,
+            finally,
             frees: self.pf.vfs.values().map(|vf| vf.address).collect(),
             effect: Effect::Is { path, text: vfs.to_string() },
             ..HostStep::new(&self.subject, "virtual functions", count.to_string(), vfs.to_string())
@@ -341,23 +353,27 @@ impl SriovPlanner<'_> {
             );
             plan.refuse(&self.subject, reason);
         }
-        let vfs = self.pf.vfs.iter();
-        let vfs: Vec<_> = vfs.filter(|(index, _)| **index < u32::from(self.config.vfs)).collect();
-        for (index, vf) in &vfs {
-            self.plan_settings(**index, vf, plan);
+        let wanted = 0..u32::from(self.config.vfs);
+        for (index, vf) in self.pf.vfs.range(wanted.clone()) {
+            self.plan_settings(*index, vf, plan);
         }
-        let unbound: Vec<_> = vfs.iter().filter(|(_, vf)| !self.is_bound(vf)).collect();
-        let (used, free): (Vec<_>, Vec<_>) =
-            unbound.into_iter().partition(|(_, vf)| vf.user.is_some());
-        for (index, vf) in used {
-            self.refuse_used(*index, vf, "driver", plan);
+        let mut free = Vec::new();
+        for (index, vf) in self.pf.vfs.range(wanted) {
+            if self.is_bound(vf) {
+                continue;
+            }
+            if vf.user.is_some() {
+                self.refuse_used(*index, vf, "driver", plan);
+            } else {
+                free.push((*index, vf));
+            }
         }
         if free.is_empty() {
             return;
         }
         // Functions that lose their driver for a new address are bound later, all at once.
-        let mut steps = plan.steps.iter();
-        let is_later = steps.any(|step| step.subject == self.subject && step.actions.is_empty());
+        let is_later =
+            plan.steps.iter().any(|step| step.subject == self.subject && step.actions.is_empty());
         let needs_link_up = !is_later && self.binds_while_up();
         let (up, down) = self.link_steps().filter(|_| needs_link_up).unzip();
         plan.steps.extend(up);
@@ -366,7 +382,7 @@ impl SriovPlanner<'_> {
             VfDriver::Kernel => self.plan_autoprobe(true, plan),
         }
         for (index, vf) in free {
-            let mut step = self.bind(*index, vf);
+            let mut step = self.bind(index, vf);
             if is_later {
                 step.actions.clear();
             }
@@ -464,17 +480,16 @@ impl SriovPlanner<'_> {
         let rebound_driver = self.reads_once(vf, change);
         let unbind = rebound_driver.map(|_| unbind(vf));
         let set = |change| StepAction::SetVf { interface: interface.clone(), vf: index, change };
-        // Until then the virtual function's user could turn it off, which ixgbe does not report
+        let mut actions: Vec<StepAction> = unbind.into_iter().collect();
+        actions.push(set(change));
+        // Before this change the virtual function's user could turn the spoof check off, which ixgbe does not report
         // (`ixgbe_set_vf_macvlan_msg`).
-        let is_open_till_now = matches!(change, VfChange::Mac(_) | VfChange::Trust(_));
-        let again = self
-            .config
-            .spoof_check
-            .filter(|_| is_open_till_now)
-            .map(|on| set(VfChange::SpoofCheck(on)));
-        let actions = unbind.into_iter().chain([set(change)]).chain(again);
+        if let (VfChange::Mac(_) | VfChange::Trust(_), Some(on)) = (change, self.config.spoof_check)
+        {
+            actions.push(set(VfChange::SpoofCheck(on)));
+        }
         plan.steps.push(HostStep {
-            actions: actions.collect(),
+            actions,
             frees: rebound_driver.map(|_| vf.address).into_iter().collect(),
             effect: Effect::Vf { interface, vf: index, change },
             ..HostStep::new(&self.subject, setting(name), now, wanted)
@@ -598,13 +613,9 @@ impl SriovPlanner<'_> {
             (Ok(Some(settings)), _) => settings,
             _ => return,
         };
-        let will_be_off = |now: &VfSettings| {
-            let spoof_check = self.config.spoof_check;
-            spoof_check.or(now.spoof_check) == Some(false)
-        };
         let off: Vec<String> = settings
             .iter()
-            .filter(|(_, now)| will_be_off(now))
+            .filter(|(_, now)| self.config.spoof_check.or(now.spoof_check) == Some(false))
             .map(|(index, _)| index.to_string())
             .collect();
         if !off.is_empty() {

@@ -51,7 +51,7 @@ pub struct HostStep {
     pub setting: String,
     pub now: String,
     pub wanted: String,
-    /// The actions; empty if they are known only after the steps before it.
+    /// Empty if the actions are known only after the steps before it.
     #[serde(skip)]
     pub actions: Vec<StepAction>,
     /// Actions that undo an earlier one, and always run.
@@ -112,7 +112,7 @@ pub enum StepAction {
         vf: u32,
         change: VfChange,
     },
-    /// Of an interface.
+    /// Sets this interface to one channel.
     OneChannel(String),
     SetRdmaNetns(RdmaNetns),
 }
@@ -148,7 +148,7 @@ pub enum Effect {
         vf: u32,
         change: VfChange,
     },
-    /// Of an interface.
+    /// This interface has one channel.
     OneChannel(String),
     /// The effect is that of the steps before it.
     Unknown,

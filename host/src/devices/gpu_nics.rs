@@ -10,7 +10,6 @@ use super::device::GpuAlias;
 use super::inventory::Inventory;
 use super::rdma::by_function;
 use crate::discover::gpu::{self, Distance};
-use crate::discover::pci::PciFunction;
 use crate::discover::pcie_link::PcieLink;
 
 pub struct GpuNicMap<'i> {
@@ -118,19 +117,19 @@ fn network_functions(inventory: &Inventory) -> Vec<NetworkFunction> {
         .filter(|interface| !interface.is_representor())
         .filter_map(|interface| Some((interface.pci()?, interface.name.clone())))
         .collect();
-    let is_nic = |function: &&PciFunction| {
-        let is_known = rdma.contains_key(&function.address) || function.is_network();
-        is_known && function.physical_function.is_none()
-    };
-    let nics = inventory.functions.iter().filter(is_nic).map(|function| {
+    let mut nics = Vec::new();
+    for function in inventory.functions.iter() {
         let address = function.address;
-        let name =
-            rdma.get(&address).map(|device| &device.name).or(interfaces.get(&address)).cloned();
-        NetworkFunction {
-            address,
-            name: name.unwrap_or_else(|| address.to_string()),
-            is_rdma: rdma.contains_key(&address),
+        let device = rdma.get(&address);
+        if function.physical_function.is_some() || device.is_none() && !function.is_network() {
+            continue;
         }
-    });
-    nics.collect()
+        let name = device.map(|device| &device.name).or(interfaces.get(&address));
+        nics.push(NetworkFunction {
+            address,
+            name: name.map_or_else(|| address.to_string(), String::clone),
+            is_rdma: device.is_some(),
+        });
+    }
+    nics
 }

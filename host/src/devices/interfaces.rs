@@ -61,13 +61,10 @@ pub(super) fn add_interfaces(
         }
     };
     let nics = accelerated_interfaces(&away_netdevs, inventory);
-    let is_exclusion_of = |exclusion: &Exclusion, nic: &Nic| {
-        let function = nic.pci_address.map(|pci| pci.to_string());
-        exclusion.name == nic.name || function.as_ref() == Some(&exclusion.name)
-    };
+    let mut nic_names: BTreeSet<String> = nics.iter().map(|nic| nic.name.clone()).collect();
+    nic_names.extend(nics.iter().filter_map(|nic| Some(nic.pci_address?.to_string())));
     inventory.not_offered.retain(|exclusion| {
-        exclusion.kind != Class::Nic.into()
-            || !nics.iter().any(|nic| is_exclusion_of(exclusion, nic))
+        exclusion.kind != Class::Nic.into() || !nic_names.contains(&exclusion.name)
     });
     inventory.nics.extend(nics);
     let mut offered: Vec<Netdev> = Vec::new();
@@ -126,27 +123,25 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
         .map(|interface| interface.name.as_str())
         .chain(away_names)
         .collect();
-    let is_function = |name: &str| {
-        let address = name.parse().ok();
-        address.is_some_and(|address| inventory.functions.get(address).is_some())
-    };
-    let patterns = config
-        .discover
-        .offer_netdevs
-        .iter()
-        .filter(|glob| !names.iter().any(|name| glob.matches(name)));
-    let sections =
-        config.netdev.keys().filter(|name| !names.contains(&name.as_str()) && !is_function(name));
-    let patterns = patterns.map(|glob| (glob.to_string(), "[discover] offer-netdevs".to_owned()));
-    let sections = sections.map(|name| (name.clone(), format!("[netdev.{name}]")));
-    for (name, setting) in patterns.chain(sections).collect::<Vec<_>>() {
-        let absent = "interface not found";
-        inventory
-            .warnings
-            .push(format!("{setting} lists {name:?}, but {absent}: correct or remove it"));
-        let reason = format!("{absent}, but {setting} lists it; correct or remove it there");
-        let exclusion = Exclusion::new(Class::Netdev, name, reason);
-        inventory.not_offered.push(exclusion);
+    let mut absent: Vec<(String, String)> = Vec::new();
+    for glob in &config.discover.offer_netdevs {
+        if !names.iter().any(|name| glob.matches(name)) {
+            absent.push((glob.to_string(), "[discover] offer-netdevs".to_owned()));
+        }
+    }
+    for name in config.netdev.keys() {
+        let function = name.parse().ok().and_then(|address| inventory.functions.get(address));
+        if function.is_none() && !names.contains(&name.as_str()) {
+            absent.push((name.clone(), format!("[netdev.{name}]")));
+        }
+    }
+    for (name, setting) in absent {
+        inventory.warnings.push(format!(
+            "{setting} lists {name:?}, but interface not found: correct or remove it"
+        ));
+        let reason =
+            format!("interface not found, but {setting} lists it; correct or remove it there");
+        inventory.not_offered.push(Exclusion::new(Class::Netdev, name, reason));
     }
 }
 
@@ -195,34 +190,39 @@ pub(super) fn trouble_reason(
 
 /// Returns the interfaces that are in containers, or were returning while the host was read.
 fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
-    let netdevs = leases.entries().filter(|(entry, _)| entry.device.class == Class::Netdev);
-    let away = netdevs.filter_map(|(entry, is_current)| {
-        let SavedState::Interface(interface) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved
-        else {
-            return None;
+    let mut away = Vec::new();
+    for (entry, is_current) in leases.entries() {
+        let Some(SavedState::Interface(interface)) = saved_state(entry, Class::Netdev) else {
+            continue;
         };
         let trouble = trouble_reason(entry, is_current, inventory);
-        let mut on_host = inventory.movable.iter();
+        let is_on_host = inventory.movable.iter().any(|movable| {
+            movable.netdev.pci_address == interface.pci && movable.netdev.name == interface.name
+        });
         // It has returned under its name, and the lease is about to end.
-        let is_same =
-            |netdev: &Netdev| netdev.pci_address == interface.pci && netdev.name == interface.name;
-        if trouble.is_none() && on_host.any(|movable| is_same(&movable.netdev)) {
-            return None;
+        if trouble.is_none() && is_on_host {
+            continue;
         }
         let function = inventory.functions.get(interface.pci);
-        Some(Netdev {
+        let state = if entry.is_returning { RETURNING } else { STATE_HELD };
+        away.push(Netdev {
             name: interface.name.clone(),
             device: entry.device.name.to_string(),
             pci_address: interface.pci,
             numa_node: function.and_then(|function| function.numa_node),
             driver: function.and_then(|function| function.driver.clone()),
-            state: is_current
-                .then(|| if entry.is_returning { RETURNING } else { STATE_HELD }.to_owned()),
+            state: is_current.then(|| state.to_owned()),
             speed_mbps: None,
             trouble,
-        })
-    });
-    away.collect()
+        });
+    }
+    away
+}
+
+/// Returns what the lease of a device of this class records about its move.
+pub(super) fn saved_state(entry: &LeaseEntry, class: Class) -> Option<&SavedState> {
+    let moved = entry.lease.as_ref().ok()?.moved.as_ref()?;
+    (entry.device.class == class).then_some(&moved.saved)
 }
 
 /// Returns those that Onload accelerates. They stay offered, since a restarted container requests the same devices
@@ -279,19 +279,23 @@ fn has_interface_driver(function: &PciFunction) -> bool {
     driver.is_some_and(|driver| driver != VFIO)
 }
 
-/// Returns the functions whose interfaces a CNI plugin moves. They stay offered meanwhile, because a container's
-/// specification is resolved after the plugin has moved the interface.
+/// Returns the functions whose interfaces a CNI plugin moves. They stay offered after the move, because a container's
+/// specification is resolved later.
 fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress> {
-    let pools = config.pools.values();
-    let pools: Vec<_> =
-        pools.filter(|pool| pool.class == Class::Netdev && pool.mover == Mover::Cni).collect();
+    let pools: Vec<_> = config
+        .pools
+        .values()
+        .filter(|pool| pool.class == Class::Netdev && pool.mover == Mover::Cni)
+        .collect();
     if pools.is_empty() {
         return BTreeSet::new();
     }
-    let has_interface =
-        |function: &&PciFunction| function.class >> 16 == NETWORK && has_interface_driver(function);
-    let netdevs: Vec<Netdev> =
-        inventory.functions.iter().filter(has_interface).map(with_plugin).collect();
+    let netdevs: Vec<Netdev> = inventory
+        .functions
+        .iter()
+        .filter(|function| function.class >> 16 == NETWORK && has_interface_driver(function))
+        .map(with_plugin)
+        .collect();
     interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory)
         .iter()
         .map(|netdev| netdev.pci_address)
@@ -323,8 +327,11 @@ fn interfaces_in_pools<'n>(
     let mut selected = Vec::new();
     for pool in pools {
         let chosen = select(&candidates, &pool.select, &function_index).chosen;
-        let chosen = devices.iter().zip(chosen).filter(|(_, chosen)| *chosen);
-        selected.extend(chosen.map(|((netdev, _), _)| *netdev));
+        for ((netdev, _), is_chosen) in devices.iter().zip(chosen) {
+            if is_chosen {
+                selected.push(*netdev);
+            }
+        }
     }
     selected
 }

@@ -131,7 +131,7 @@ impl Inventory {
         self.devices.iter().chain(&self.drained)
     }
 
-    /// Returns the arrays as they are printed, without drained and refused devices.
+    /// Returns a copy for output, without drained and refused devices.
     pub fn offered_only(&self) -> Inventory {
         let mut offered = self.clone();
         let withheld: BTreeSet<(Class, &str)> = self
@@ -143,8 +143,7 @@ impl Inventory {
         let is_offered = |class, name: &str| !withheld.contains(&(class, name));
         offered.nics.retain(|nic| is_offered(Class::Nic, &nic.device));
         offered.rdma.retain(|one| is_offered(Class::Rdma, &one.device));
-        let by_address = |vfio: &VfioDevice| vfio.pci_address.to_string();
-        offered.vfio.retain(|one| is_offered(Class::Vfio, &by_address(one)));
+        offered.vfio.retain(|one| is_offered(Class::Vfio, &one.pci_address.to_string()));
         offered.hugepages.retain(|size| is_offered(Class::Hugepages, &size.name));
         offered.netdevs.retain(|one| is_offered(Class::Netdev, &one.device));
         offered.ptp.retain(|clock| is_offered(Class::Ptp, &clock.name));

@@ -109,19 +109,25 @@ pub(crate) fn pool_nearness(gpu_nics: &GpuNicMap<'_>, members: &[&HostDevice]) -
         let gpus = gpus.into_iter().enumerate();
         orders.extend(gpus.map(|(number, gpu)| (gpu, rank_nics(number, &paths))));
     }
-    let ranks: BTreeSet<PathRank> = orders.values().flatten().map(|(_, rank)| *rank).collect();
-    let ranks: BTreeMap<PathRank, u32> = ranks.into_iter().zip(0..).collect();
-    let of_gpu = |(address, order): (PciAddress, Vec<(usize, PathRank)>)| {
-        let indexes = &mut inventory.gpu_indexes.known.iter();
-        let index = indexes.find(|(_, gpu)| **gpu == address);
-        let nics = order.into_iter().filter_map(|(nic, rank)| {
-            let rank = *ranks.get(&rank)?;
-            Some(NicRank { nic, rank })
-        });
-        let gpu = GpuNearness { index: index.map(|(index, _)| *index), nics: nics.collect() };
-        (address, gpu)
-    };
-    let gpus: BTreeMap<PciAddress, GpuNearness> = orders.into_iter().map(of_gpu).collect();
+    let sorted_ranks: BTreeSet<PathRank> =
+        orders.values().flatten().map(|(_, rank)| *rank).collect();
+    let rank_numbers: BTreeMap<PathRank, u32> = sorted_ranks.into_iter().zip(0..).collect();
+    let mut gpus = BTreeMap::new();
+    for (address, order) in orders {
+        let indexes = &inventory.gpu_indexes.known;
+        gpus.insert(
+            address,
+            GpuNearness {
+                index: indexes.iter().find(|(_, gpu)| **gpu == address).map(|(index, _)| *index),
+                nics: order
+                    .into_iter()
+                    .filter_map(|(nic, rank)| {
+                        Some(NicRank { nic, rank: *rank_numbers.get(&rank)? })
+                    })
+                    .collect(),
+            },
+        );
+    }
     let unknown = gpus.values().any(|gpu| gpu.nics.is_empty()).then(|| {
         if nics.is_empty() { "it has no device on PCI" } else { gpu_nics.unknown_reason() }
     });

@@ -5,7 +5,7 @@ use onload_core::class::Class;
 use onload_lease::run_dir::RUN_DIR;
 use onload_lease::{LeaseEntry, SavedRdma, SavedState};
 
-use super::interfaces::trouble_reason;
+use super::interfaces::{saved_state, trouble_reason};
 use super::inventory::Inventory;
 use crate::discover::rdma::RdmaDevice;
 use crate::leases::LeaseComparison;
@@ -22,8 +22,7 @@ pub(super) fn add_away_devices(
             for device in list_rdma_away(leases, inventory) {
                 // Containers that share a network namespace have it together, and a device that they lost may be on the
                 // host.
-                let mut known = inventory.rdma.iter_mut();
-                match known.find(|known| known.name == device.name) {
+                match inventory.rdma.iter_mut().find(|known| known.name == device.name) {
                     Some(known) => known.trouble = device.trouble,
                     None => inventory.rdma.push(device),
                 }
@@ -38,19 +37,18 @@ pub(super) fn add_away_devices(
 }
 
 fn list_rdma_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDevice> {
-    let entries = leases.entries().filter(|(entry, _)| entry.device.class == Class::Rdma);
-    let away = entries.filter_map(|(entry, is_current)| {
-        let SavedState::Rdma(saved) = &entry.lease.as_ref().ok()?.moved.as_ref()?.saved else {
-            return None;
+    let mut away = Vec::new();
+    for (entry, is_current) in leases.entries() {
+        let Some(SavedState::Rdma(saved)) = saved_state(entry, Class::Rdma) else {
+            continue;
         };
         let trouble = trouble_reason(entry, is_current, inventory);
-        // It has returned, and the lease is about to end.
-        let mut on_host = inventory.rdma.iter();
-        let is_on_host = on_host.any(|device| device.name == saved.name);
-        (!is_on_host || trouble.is_some())
-            .then(|| RdmaDevice { trouble, ..device_before_move(saved, entry, inventory) })
-    });
-    away.collect()
+        // A device on the host has returned, and its lease is about to end.
+        if trouble.is_some() || !inventory.rdma.iter().any(|device| device.name == saved.name) {
+            away.push(RdmaDevice { trouble, ..device_before_move(saved, entry, inventory) });
+        }
+    }
+    away
 }
 
 fn device_before_move(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {

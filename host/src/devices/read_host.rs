@@ -40,16 +40,17 @@ pub(super) fn read_host(host: &Host, config: &Config) -> Inventory {
 
 /// Returns exclusions for failed reads, unless another reason already names them.
 fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
-    let unread = inventory.unread.iter().filter(|unread| {
-        !inventory.not_offered.iter().any(|exclusion| exclusion.reason.contains(&unread.reason))
-    });
-    let to_exclusion = |unread: &unread::UnreadEntry| {
-        let class = *unread.kinds.first()?;
-        let path = unread.path.display().to_string();
-        let reason = format!("not known: {}{}", unread.reason, unread.advice);
-        Some(Exclusion::new(class, path, reason))
-    };
-    unread.filter_map(to_exclusion).collect()
+    let mut exclusions = Vec::new();
+    for unread in &inventory.unread {
+        let is_named =
+            inventory.not_offered.iter().any(|known| known.reason.contains(&unread.reason));
+        if let (false, Some(class)) = (is_named, unread.kinds.first()) {
+            let path = unread.path.display().to_string();
+            let reason = format!("not known: {}{}", unread.reason, unread.advice);
+            exclusions.push(Exclusion::new(*class, path, reason));
+        }
+    }
+    exclusions
 }
 
 fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {

@@ -26,8 +26,10 @@ pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<H
 /// Returns the attributes. Also used for functions of groups that are not viable.
 pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let all = &function_index.inventory.vfio;
-    let position_of = |pci| all.binary_search_by_key(&pci, |read| read.pci_address);
-    let read = device.pci.and_then(|pci| all.get(position_of(pci).ok()?));
+    let read = all
+        .binary_search_by_key(&device.pci, |read| Some(read.pci_address))
+        .ok()
+        .and_then(|index| all.get(index));
     let group = read.map(|read| u64::from(read.iommu_group));
     let functions = device.group.map_or(0, |group| function_index.group_size(group));
     let mut attributes = function_index.attributes(device.pci);

@@ -54,18 +54,19 @@ pub(crate) fn read(
 
 fn inspect(probe: &Probe<'_>, name: &str, attached: &[String]) -> Option<OnloadBond> {
     let directory = Path::new(SYS_CLASS_NET).join(name).join("bonding");
-    let members = probe.attribute(directory.join("slaves"))?;
-    let members: Vec<String> = members.split_ascii_whitespace().map(str::to_owned).collect();
+    let slaves = probe.attribute(directory.join("slaves"))?;
+    let members: Vec<String> = slaves.split_ascii_whitespace().map(str::to_owned).collect();
     if !members.iter().any(|member| attached.contains(member)) {
         return None;
     }
     // The attribute has the name and number: `802.3ad 4`.
-    let mode = probe.attribute(directory.join("mode"))?;
-    let mode = mode.split_ascii_whitespace().next()?;
-    let mut others = members.iter().filter(|member| !attached.contains(member));
-    let fault = match MODES.contains(&mode) {
-        true => others.next().map(|member| BondFault::Member(member.clone())),
-        false => Some(BondFault::Mode(mode.to_owned())),
+    let name_and_number = probe.attribute(directory.join("mode"))?;
+    let mode = name_and_number.split_ascii_whitespace().next()?;
+    let fault = if MODES.contains(&mode) {
+        let other = members.iter().find(|member| !attached.contains(member));
+        other.map(|member| BondFault::Member(member.clone()))
+    } else {
+        Some(BondFault::Mode(mode.to_owned()))
     };
     Some(OnloadBond { name: name.to_owned(), members, fault })
 }

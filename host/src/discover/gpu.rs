@@ -122,15 +122,12 @@ pub fn distance(functions: &PciFunctions, one: PciAddress, other: PciAddress) ->
 /// Returns why the tree does not show the distances of these functions.
 pub fn find_obstacle(functions: &PciFunctions, compared: &[PciAddress]) -> Option<&'static str> {
     let roots: BTreeSet<_> = compared.iter().map(|address| functions.root(*address)).collect();
-    let is_emulated = |bridge: &PciAddress| {
-        let bridge = functions.get(*bridge);
-        bridge.is_some_and(|function| {
+    let is_flat = compared.iter().flat_map(|address| functions.bridges(*address)).all(|bridge| {
+        functions.get(*bridge).is_some_and(|function| {
             EMULATED.contains(&function.id.vendor) || function.id == EMULATED_ICH
         })
-    };
-    let mut bridges = compared.iter().flat_map(|address| functions.bridges(*address));
-    (roots.len() == 1 && bridges.all(is_emulated))
-        .then_some("the hypervisor shows one flat PCI bus")
+    });
+    (roots.len() == 1 && is_flat).then_some("the hypervisor shows one flat PCI bus")
 }
 
 #[cfg(test)]

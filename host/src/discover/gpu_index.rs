@@ -122,44 +122,45 @@ fn match_indexes(
 
 /// Finds the nodes by the minor number in the driver's information.
 fn nvidia_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
-    let of_gpu = |gpu: &&PciFunction| {
+    let mut nodes = Vec::new();
+    for gpu in gpus {
         let path = format!("{NVIDIA_GPUS}/{}/information", gpu.address);
         let text = probe.ok_or_warn(probe.host().text(Path::new(&path)));
         let minor = text.as_deref().and_then(device_minor);
         let node = minor.map(|minor| format!("/dev/nvidia{minor}"));
-        (gpu.address, node.into_iter().collect())
-    };
-    gpus.iter().map(of_gpu).collect()
+        nodes.push((gpu.address, node.into_iter().collect()));
+    }
+    nodes
 }
 
 /// Parses a line such as `Device Minor: \t 3`.
 fn device_minor(information: &str) -> Option<u32> {
-    let mut lines = information.lines();
-    let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
+    let minor = information.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
     parse_decimal(minor.trim())
 }
 
 /// Finds the render nodes of a GPU and its partitions.
 fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
     let directory = Path::new("/sys").join(kfd::NODES);
-    let properties = probe.list(&directory).into_iter().filter_map(|node| {
+    let mut partitions = Vec::new();
+    for node in probe.list(&directory) {
         let path = directory.join(node).join(kfd::PROPERTIES);
-        probe.ok_or_warn(if_readable(probe.host().text(&path)))
-    });
-    let partitions: Vec<_> = properties.filter_map(|text| kfd::render_node(&text)).collect();
-    let of_gpu = |gpu: &&PciFunction| {
-        let card_nodes = probe
-            .list(gpu.directory().join("drm"))
-            .into_iter()
-            .filter(|name| name.starts_with("renderD"));
-        let partitions = partitions
-            .iter()
-            .filter(|(_, address)| *address == gpu.address)
-            .map(|(minor, _)| format!("renderD{minor}"));
-        let nodes = card_nodes.chain(partitions).map(|name| format!("/dev/dri/{name}"));
-        (gpu.address, nodes.collect())
-    };
-    gpus.iter().map(of_gpu).collect()
+        let properties = probe.ok_or_warn(if_readable(probe.host().text(&path)));
+        partitions.extend(properties.as_deref().and_then(kfd::render_node));
+    }
+    let mut nodes = Vec::new();
+    for gpu in gpus {
+        let mut names = probe.list(gpu.directory().join("drm"));
+        names.retain(|name| name.starts_with("renderD"));
+        for (minor, address) in &partitions {
+            if *address == gpu.address {
+                names.push(format!("renderD{minor}"));
+            }
+        }
+        let paths = names.into_iter().map(|name| format!("/dev/dri/{name}"));
+        nodes.push((gpu.address, paths.collect()));
+    }
+    nodes
 }
 
 /// Treats a refused read as absent. amdkfd shows a GPU only to processes whose cgroup may open its render node

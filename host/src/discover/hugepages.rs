@@ -19,7 +19,7 @@ pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
 const MEMINFO: &str = "/proc/meminfo";
-/// Of a page that large, the kernel could not count the bytes.
+/// Limit for the size of a page in KiB. The kernel counts a page's bytes in 64 bits.
 const MAX_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
 
@@ -29,7 +29,7 @@ pub struct Hugepages {
     pub total: u64,
     pub free: u64,
     pub nodes: Vec<NodePages>,
-    /// Where a hugetlbfs of this size is mounted, sorted.
+    /// The mount points of hugetlbfs with this page size, sorted.
     pub mounts: Vec<String>,
     /// The size as a name: `2Mi`, `1Gi`.
     pub name: String,
@@ -143,12 +143,12 @@ fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
     by_size
 }
 
-/// Where hugetlbfs is mounted, by page size in KiB.
+/// Returns the mount points of hugetlbfs by page size in KiB.
 fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
-    let is_hugetlbfs =
-        |line: &[u8]| parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS);
-    let mounts =
-        probe.ok_or_warn(probe.host().lines(Path::new(MOUNTS), &is_hugetlbfs)).unwrap_or_default();
+    let lines = probe.host().lines(Path::new(MOUNTS), &|line| {
+        parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS)
+    });
+    let mounts = probe.ok_or_warn(lines).unwrap_or_default();
     let default = LazyCell::new(|| {
         let meminfo = probe.ok_or_warn(probe.host().text(Path::new(MEMINFO)))?;
         parse_default_size(&meminfo)
@@ -189,8 +189,7 @@ fn parse_memory(text: &str) -> Option<u64> {
 
 /// The default size in KiB (`Hugepagesize` of proc_meminfo(5)).
 fn parse_default_size(meminfo: &str) -> Option<u64> {
-    let mut lines = meminfo.lines();
-    let value = lines.find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let value = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
     value.trim().strip_suffix("kB")?.trim_end().parse().ok()
 }
 

@@ -55,7 +55,7 @@ pub struct Tool {
     pub closure: Option<ProgramClosure>,
 }
 
-/// The host's files that a program consists of at run time, besides itself.
+/// The files of the host that a program loads when it starts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProgramClosure {
     /// The dynamic loader that it requests.
@@ -64,7 +64,7 @@ pub struct ProgramClosure {
     pub libraries: BTreeMap<String, PathBuf>,
 }
 
-/// The libraries that a tool can rely on in a container, besides libc's.
+/// The libraries that a tool can rely on in a container, in addition to libc's.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ContainerLibraries {
     /// The requirements of each library that is mounted for all programs, by each of its names.

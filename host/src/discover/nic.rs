@@ -258,10 +258,10 @@ fn find_in_other_netns(
     for nic in &attachments.debugfs_nics {
         // Except for AF_XDP, the function identifies the interface even if a bond has changed its address.
         let has_function = nic.datapath.is_some_and(|datapath| datapath != Datapath::AfXdp);
-        let is_same = |interface: &&NetworkInterface| {
-            nic.matches(interface) || has_function && interface.name == nic.name
-        };
-        let (interface, original_name) = (interfaces.iter().find(is_same), &nic.original_name);
+        let interface = interfaces
+            .iter()
+            .find(|interface| nic.matches(interface) || has_function && interface.name == nic.name);
+        let original_name = &nic.original_name;
         if interface.is_none() {
             let reason = "Onload is attached to it, but it is in another network namespace; move \
                 it here to offer it";
@@ -299,11 +299,14 @@ pub fn absent_warnings(
     interfaces: &[NetworkInterface],
     ignored: &[String],
 ) -> impl Iterator<Item = String> {
-    let is_there = |name: &String| interfaces.iter().any(|interface| interface.name == *name);
-    ignored.iter().filter(move |name| !is_there(name)).map(|name| format!(
-        "[discover] ignored-interfaces lists {name:?}, but interface not found: correct or remove \
-         it"
-    ))
+    ignored.iter().filter(move |name| netdev::find_by_name(interfaces, name).is_none()).map(
+        |name| {
+            format!(
+                "[discover] ignored-interfaces lists {name:?}, but interface not found: correct or \
+             remove it"
+            )
+        },
+    )
 }
 
 fn warn_of_trouble(
@@ -407,17 +410,19 @@ fn attached_datapath(
     attachments: &[Attachment],
     support: Option<CardSupport>,
 ) -> Result<Datapath, String> {
-    let live = attachments.iter().filter(|attachment| attachment.off_switch.is_none());
-    let datapath_of = |attachment: &Attachment| match (attachment.datapath, support) {
-        (Some(datapath), _) | (None, Some(CardSupport::Capable(datapath))) => datapath,
-        (None, _) => Datapath::Ef10,
+    let default = match support {
+        Some(CardSupport::Capable(datapath)) => datapath,
+        _ => Datapath::Ef10,
     };
     // X4 has a low-latency and a full-featured datapath. The first is preferred.
-    let best = live.map(datapath_of).max_by_key(|datapath| *datapath == Datapath::Ef10ct);
-    let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
+    let best = attachments
+        .iter()
+        .filter(|attachment| attachment.off_switch.is_none())
+        .map(|attachment| attachment.datapath.unwrap_or(default))
+        .max_by_key(|datapath| *datapath == Datapath::Ef10ct);
     best.ok_or_else(|| {
-        let switch = switch.unwrap_or_default();
-        format!("acceleration is disabled; write 1 to {switch}")
+        let switch = attachments.iter().find_map(|attachment| attachment.off_switch.as_deref());
+        format!("acceleration is disabled; write 1 to {}", switch.unwrap_or_default())
     })
 }
 

@@ -60,7 +60,7 @@ pub struct Onload {
     pub tools: Vec<Tool>,
     #[serde(serialize_with = "serialize_profile_names")]
     pub profiles: Vec<Profile>,
-    /// Its nodes; empty if one is missing, so that Onload is not offered.
+    /// The driver's nodes. Empty if one is missing, and then Onload is not offered.
     #[serde(skip)]
     pub nodes: Vec<Arc<OfferedNode>>,
     #[serde(skip)]

@@ -82,9 +82,10 @@ fn collect(
             Statement::Set { name, value } => drop(settings.entry(name).or_insert(value)),
             Statement::Import(other) => {
                 let candidates = [format!("{other}.opf"), format!("{other}.opf-fragment")];
-                let imported = candidates.iter().find(|candidate| files.contains(candidate));
-                let imported =
-                    imported.ok_or_else(|| format!("{file} imports {other}, which does not exist; install it, or remove the import"))?;
+                let imported = candidates
+                    .iter()
+                    .find(|candidate| files.contains(candidate))
+                    .ok_or_else(|| format!("{file} imports {other}, which does not exist; install it, or remove the import"))?;
                 collect(probe, dir, files, imported, importing, settings)?;
             }
         }
@@ -99,17 +100,17 @@ fn parse(text: &str) -> Result<Vec<Statement>, (usize, String)> {
     for (index, line) in text.lines().enumerate() {
         let not_understood = || (index + 1, line.trim().to_owned());
         let words = split_words(line).ok_or_else(not_understood)?;
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        match words[..] {
+        match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] => {}
             ["onload_set", name, value] => {
                 statements.push(set(name, value).ok_or_else(not_understood)?);
             }
-            ["onload_set", both] => {
-                let both = both.split_once('=');
-                let both = both.filter(|(_, value)| !value.contains('='));
-                let set = both.and_then(|(name, value)| set(name, value));
-                statements.push(set.ok_or_else(not_understood)?);
+            ["onload_set", assignment] => {
+                let statement = assignment
+                    .split_once('=')
+                    .filter(|(_, value)| !value.contains('='))
+                    .and_then(|(name, value)| set(name, value));
+                statements.push(statement.ok_or_else(not_understood)?);
             }
             ["onload_import", other] if !other.contains('/') => {
                 statements.push(Statement::Import(other.to_owned()));

@@ -119,13 +119,12 @@ impl RdmaPort {
 
 /// Why nothing can be sent: each port says that it is not active.
 pub(crate) fn describe_inactive_ports(ports: &[RdmaPort]) -> Option<String> {
-    let states: Option<Vec<String>> = ports
-        .iter()
-        .map(|port| Some(format!("port {} is {}", port.port, port.state.as_deref()?)))
-        .collect();
-    let states = states.filter(|states| !states.is_empty())?;
-    if ports.iter().any(RdmaPort::is_active) {
+    if ports.is_empty() || ports.iter().any(RdmaPort::is_active) {
         return None;
+    }
+    let mut states = Vec::new();
+    for port in ports {
+        states.push(format!("port {} is {}", port.port, port.state.as_deref()?));
     }
     Some(format!(
         "none of its ports is active: {}; bring its link up (InfiniBand needs a subnet manager)",
@@ -533,17 +532,16 @@ fn offered_node(node: NumberedNode, ibdev: &str, pci: Option<PciAddress>) -> Arc
 
 fn find_connection_manager(probe: &Probe<'_>) -> Option<NumberedNode> {
     let device = Path::new("/sys/class/misc/rdma_cm");
-    let node = NumberedNode::find(probe, CONNECTION_MANAGER, device);
-    let loaded = || probe.entry(device).is_some() || probe.unread_reason(device).is_some();
-    node.map_err(|reason| {
-        let reason = if loaded() {
-            reason
-        } else {
-            format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm")
-        };
-        probe.warn(format!("programs that use librdmacm will not work: {reason}"));
-    })
-    .ok()
+    match NumberedNode::find(probe, CONNECTION_MANAGER, device) {
+        Ok(node) => Some(node),
+        Err(mut reason) => {
+            if probe.entry(device).is_none() && probe.unread_reason(device).is_none() {
+                reason = format!("{CONNECTION_MANAGER} does not exist; load the module rdma_ucm");
+            }
+            probe.warn(format!("programs that use librdmacm will not work: {reason}"));
+            None
+        }
+    }
 }
 
 struct RdmaContext<'p, 'h, 'f> {
@@ -690,17 +688,17 @@ impl RdmaContext<'_, '_, '_> {
         transport: Option<&str>,
     ) -> Vec<RdmaPort> {
         let directory = device_dir.directory.join("ports");
-        let names = self.probe.list(&directory);
-        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
-        let ports = numbers.into_iter().map(|number| PortContext {
-            device: name,
-            device_dir,
-            transport,
-            directory: directory.join(number.to_string()),
-            number,
-        });
-        ports.map(|port| self.read_port(&port)).collect()
+        let mut ports = Vec::new();
+        for number in self.list_numbers(&directory) {
+            ports.push(self.read_port(&PortContext {
+                device: name,
+                device_dir,
+                transport,
+                directory: directory.join(number.to_string()),
+                number,
+            }));
+        }
+        ports
     }
 
     fn read_port(&self, port: &PortContext<'_>) -> RdmaPort {
@@ -816,30 +814,34 @@ impl RdmaContext<'_, '_, '_> {
         own_interfaces: Option<&BTreeSet<String>>,
     ) -> BTreeSet<String> {
         let directory = port.directory.join("gid_attrs/ndevs");
-        let is_own = |name: &String, index: u32| {
-            own_interfaces.is_none_or(|own| own.contains(name) || self.has_lower_in(name, own))
-                || self.has_address_of_gid(port, index, name)
-        };
-        let names = self.probe.list(&directory);
-        let mut indexes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        indexes.sort_unstable();
         let mut interfaces = BTreeSet::new();
         let mut empty = 0;
-        for index in indexes {
-            match self.probe.attribute(directory.join(index.to_string())) {
-                Some(interface) => {
-                    if !interfaces.contains(&interface) && is_own(&interface, index) {
-                        interfaces.insert(interface);
-                    }
-                    empty = 0;
+        for index in self.list_numbers(&directory) {
+            let Some(name) = self.probe.attribute(directory.join(index.to_string())) else {
+                empty += 1;
+                if empty == EMPTY_GIDS {
+                    break;
                 }
-                None => empty += 1,
-            }
-            if empty == EMPTY_GIDS {
-                break;
+                continue;
+            };
+            empty = 0;
+            if !interfaces.contains(&name)
+                && (own_interfaces
+                    .is_none_or(|own| own.contains(&name) || self.has_lower_in(&name, own))
+                    || self.has_address_of_gid(port, index, &name))
+            {
+                interfaces.insert(name);
             }
         }
         interfaces
+    }
+
+    /// Lists the entries of a directory that are numbers, sorted.
+    fn list_numbers(&self, directory: &Path) -> Vec<u32> {
+        let names = self.probe.list(directory);
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Returns whether a GID was derived from the address of an interface of another function, for example of a second
@@ -957,8 +959,8 @@ fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
     (address != [0; 6]).then_some(address)
 }
 
-/// Returns the GID for an Ethernet address: with iWARP the address itself, otherwise the prefix of `gid` and an
-/// interface identifier (RFC 4291, appendix A; `addrconf_addr_eui48` in include/net/addrconf.h).
+/// Returns the GID for an Ethernet address: with iWARP the address itself, with other transports the prefix of `gid`
+/// and an interface identifier (RFC 4291, appendix A; `addrconf_addr_eui48` in include/net/addrconf.h).
 fn make_gid(transport: Option<&str>, gid: [u8; 16], address: [u8; 6]) -> [u8; 16] {
     let [a, b, c, d, e, f] = address;
     if transport == Some("iwarp") {

@@ -29,7 +29,7 @@ pub struct UnreadEntry {
     #[serde(serialize_with = "serialize_classes")]
     pub kinds: Vec<Class>,
     pub reason: String,
-    /// The remedy, as the end of a line; empty if the reason has it or there is none.
+    /// The remedy, as the end of a line. Empty if the reason contains it or no remedy is known.
     #[serde(skip)]
     pub advice: &'static str,
 }
@@ -40,7 +40,7 @@ pub fn advice<'a>(unread: impl IntoIterator<Item = &'a UnreadEntry>) -> &'static
     all.find(|advice| !advice.is_empty()).unwrap_or_default()
 }
 
-/// Returns the end of a message about a denied access; empty for root.
+/// Returns the end of a message about a denied access, which is empty for root.
 pub fn as_root() -> &'static str {
     if geteuid().is_root() { "" } else { "; run as root" }
 }

@@ -39,7 +39,7 @@ pub struct VfioDevice {
     pub group_members: Vec<PciAddress>,
     /// Whether the kernel gives the group to user space. Only then is it offered.
     pub viable: bool,
-    /// The offered nodes; empty if the group is not viable.
+    /// The offered nodes. Empty if the group is not viable.
     #[serde(serialize_with = "serialize_paths")]
     pub nodes: Vec<Arc<OfferedNode>>,
     /// Other functions of the group that a vfio driver holds, which a container gets with this one.
@@ -116,16 +116,21 @@ pub(crate) fn read(
 /// Warns that opening a virtual function requires a token if its physical function is held by vfio too
 /// (`vfio_pci_validate_vf_token`).
 fn warn_of_tokens(probe: &Probe<'_>, functions: &PciFunctions, devices: &[VfioDevice]) {
-    let parents: BTreeSet<_> = devices
+    for address in physical_functions(devices) {
+        if let Some(parent) = functions.get(address).filter(|parent| is_bound_to_vfio(parent)) {
+            let driver = parent.driver.as_deref().unwrap_or("vfio");
+            probe.warn(format!("vfio {address}: it is bound to {driver}, and {NEEDS_TOKEN}"));
+        }
+    }
+}
+
+/// Returns the physical functions of offered virtual functions.
+fn physical_functions(devices: &[VfioDevice]) -> BTreeSet<PciAddress> {
+    devices
         .iter()
         .filter(|device| device.viable)
         .filter_map(|device| device.physical_function)
-        .collect();
-    let parents = parents.into_iter().filter_map(|parent| functions.get(parent));
-    for parent in parents.filter(|parent| is_bound_to_vfio(parent)) {
-        let driver = parent.driver.as_deref().unwrap_or("vfio");
-        probe.warn(format!("vfio {}: it is bound to {driver}, and {NEEDS_TOKEN}", parent.address));
-    }
+        .collect()
 }
 
 /// Returns the physical functions of offered virtual functions whose interface is down, with its name: ports that are
@@ -135,11 +140,7 @@ pub(crate) fn find_idle_ports(
     devices: &[VfioDevice],
     interfaces: &[NetworkInterface],
 ) -> Vec<(PciAddress, String)> {
-    let parents: BTreeSet<_> = devices
-        .iter()
-        .filter(|device| device.viable)
-        .filter_map(|device| device.physical_function)
-        .collect();
+    let parents = physical_functions(devices);
     let mut idle = Vec::new();
     for interface in interfaces.iter().filter(|one| !one.is_representor()) {
         let name = &interface.name;

@@ -92,16 +92,13 @@ impl<'d> BundleSources<'d> {
 
     /// Returns the edits of a device including those of its class, or why the device is missing.
     fn device_edits(&self, class: Class, reference: &DeviceRef) -> Result<ContainerEdits, String> {
-        let qualified = || {
-            let kind = Kind::try_from(class.cdi_kind()).ok()?;
-            let name = DeviceName::try_from(reference.name.as_str()).ok()?;
-            Some(QualifiedName::new(kind, name))
-        };
         let missing = || match self.drain.find(class, &reference.name) {
             Some(drained) => format!("{class} {} is {drained}", reference.name),
             None => format!("{class} {} not found", reference.name),
         };
-        let name = qualified().ok_or_else(missing)?;
+        let kind = Kind::try_from(class.cdi_kind()).map_err(|_| missing())?;
+        let device = DeviceName::try_from(reference.name.as_str()).map_err(|_| missing())?;
+        let name = QualifiedName::new(kind, device);
         let resolved = self.registry.device(&name).ok_or_else(missing)?;
         let is_pool = !resolved.device.annotations.is_empty();
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
@@ -148,9 +145,10 @@ fn leave_ambiguous(edits: &mut [(Class, ContainerEdits)], bundle: &Bundle) {
         if names.len() < 2 {
             continue;
         }
-        let of_classes = edits.iter_mut();
-        for (_, own) in of_classes.filter(|(class, _)| classes.contains(class)) {
-            own.env.retain(|entry| variable_name(entry) != variable);
+        for (class, own) in edits.iter_mut() {
+            if classes.contains(class) {
+                own.env.retain(|entry| variable_name(entry) != variable);
+            }
         }
     }
 }

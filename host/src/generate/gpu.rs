@@ -20,8 +20,8 @@ pub(super) fn add(
         let Ok(name) = DeviceName::try_from(alias.name.as_str()) else {
             continue;
         };
-        let mut pools = pools.iter().filter(|pool| pool.class == Class::Rdma);
-        if pools.any(|pool| pool.name == name) || devices.contains_key(&name) {
+        let is_pool = pools.iter().any(|pool| pool.class == Class::Rdma && pool.name == name);
+        if is_pool || devices.contains_key(&name) {
             continue;
         }
         let edits = merge_device_edits(devices, &alias.rdma);

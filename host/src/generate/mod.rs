@@ -104,10 +104,11 @@ fn class_edits(
     config: &Config,
     builder: &EditBuilder<'_>,
 ) -> Option<ClassEdits> {
-    let devices = inventory.devices_of_class(class);
     // Only the hook can set up a virtual function.
-    let is_set_up = |device: &&HostDevice| device.vf.is_none() || builder.installed.hook;
-    let devices: Vec<&HostDevice> = devices.filter(is_set_up).collect();
+    let devices: Vec<&HostDevice> = inventory
+        .devices_of_class(class)
+        .filter(|device| device.vf.is_none() || builder.installed.hook)
+        .collect();
     let class_edits = match class {
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::class_edits(class, inventory, &devices, builder)
@@ -175,10 +176,10 @@ fn build_spec(
     spec.cdi_version = minimum_version(&spec).version.to_string();
     if let Err(problems) = validate(&spec) {
         // Only a bug in this program leads here.
-        let problems: Vec<Problem> = problems.into();
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let (kind, problems) = (class.cdi_kind(), problems.join("; "));
-        bail!("writing the CDI specification of {kind}: {problems}");
+        let sentences: Vec<String> =
+            Vec::<Problem>::from(problems).iter().map(ToString::to_string).collect();
+        let kind = class.cdi_kind();
+        bail!("writing the CDI specification of {kind}: {}", sentences.join("; "));
     }
     Ok(spec)
 }
@@ -190,19 +191,13 @@ pub fn warnings(
     installed: InstalledFiles,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
-    let has_nodes = |spec: &Spec| {
-        let mut edits = spec
-            .devices
-            .iter()
-            .map(|device| &device.container_edits)
-            .chain([&spec.container_edits]);
-        edits.any(|edits| !edits.device_nodes.is_empty())
-    };
     let has = |class| specs.contains_key(&SpecName::devices(class));
-    let mut classes = Class::ALL.into_iter().filter(|class| class.pins_memory());
     if !installed.hook && specs.values().any(has_nodes) {
-        let memlock =
-            if classes.any(has) { ", RLIMIT_MEMLOCK is not raised for rdma and vfio" } else { "" };
+        let memlock = if Class::ALL.into_iter().any(|class| class.pins_memory() && has(class)) {
+            ", RLIMIT_MEMLOCK is not raised for rdma and vfio"
+        } else {
+            ""
+        };
         let pools = match pools {
             [] => "",
             _ => ", pools are omitted",
@@ -233,26 +228,30 @@ pub fn warnings(
     warnings
 }
 
+fn has_nodes(spec: &Spec) -> bool {
+    !spec.container_edits.device_nodes.is_empty()
+        || spec.devices.iter().any(|device| !device.container_edits.device_nodes.is_empty())
+}
+
 /// Returns warnings for interfaces that ZF_ATTR should name but cannot.
 fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
-    let names = specs
-        .get(&SpecName::devices(Class::Zf))
-        .filter(|_| config.select_interface)
-        .into_iter()
-        .flat_map(|spec| &spec.devices)
-        .filter_map(|device| {
-            let name = device.name.valid().filter(|name| name.as_str() != "all")?;
-            let mut env = device.container_edits.env.iter();
-            let is_selected = env.any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES));
-            (!is_selected).then_some(name)
-        });
-    names
-        .map(|name| {
-            format!(
+    let Some(spec) = specs.get(&SpecName::devices(Class::Zf)).filter(|_| config.select_interface)
+    else {
+        return Vec::new();
+    };
+    let mut warnings = Vec::new();
+    for device in &spec.devices {
+        let env = &device.container_edits.env;
+        if let Some(name) = device.name.valid()
+            && name.as_str() != "all"
+            && !env.iter().any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES))
+        {
+            warnings.push(format!(
                 "[cdi] select-interface is set, but zf {name} comes without \
                  {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an \
                  attribute there; rename it"
-            )
-        })
-        .collect()
+            ));
+        }
+    }
+    warnings
 }

@@ -7,7 +7,7 @@ use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
-use super::class_edits::{ClassEdits, DeviceEdits};
+use super::class_edits::ClassEdits;
 use super::edit_builder::{EditBuilder, nodes_only};
 use crate::devices::HostDevice;
 use crate::discover::node::OfferedNode;
@@ -17,29 +17,28 @@ pub(super) fn class_edits(
     devices: &[&HostDevice],
     builder: &EditBuilder<'_>,
 ) -> ClassEdits {
-    let has =
-        |device: &HostDevice, path: &str| device.nodes.iter().any(|node| node.node.path == path);
     let common: Vec<&str> = devices
         .iter()
         .take(1)
         .flat_map(|device| &device.nodes)
         .filter(|node| node.is_shared)
         .map(|node| node.node.path.as_str())
-        .filter(|path| devices.iter().all(|device| has(device, path)))
+        .filter(|path| devices.iter().all(|device| has_node(device, path)))
         .collect();
     let device_nodes =
         common.iter().map(|path| builder.device_node(path, builder.permissions(class)));
-    let entries = devices.iter().map(|device| device_edits(device, &common, builder));
+    let device_edits = devices
+        .iter()
+        .map(|device| (device.name.clone(), edits(class, &[device], &common, builder)));
     ClassEdits {
         common: nodes_only(device_nodes.collect()),
-        devices: entries.collect(),
+        devices: device_edits.collect(),
         all: class.has_all_name().then(|| edits(class, devices, &common, builder)),
     }
 }
 
-fn device_edits(device: &HostDevice, common: &[&str], builder: &EditBuilder<'_>) -> DeviceEdits {
-    let edits = edits(device.class, &[device], common, builder);
-    (device.name.clone(), edits)
+fn has_node(device: &HostDevice, path: &str) -> bool {
+    device.nodes.iter().any(|node| node.node.path == path)
 }
 
 /// Returns the edits. Expectations for nodes in the common edits are part of the devices' hook, so that a container

@@ -102,10 +102,10 @@ fn common_edits(class: Class, onload: &Onload, builder: &EditBuilder<'_>) -> Con
 }
 
 fn user_space_mounts(onload: &Onload, builder: &EditBuilder<'_>) -> Vec<Mount> {
-    let installation = onload.installation.iter();
-    let libraries =
-        installation.flat_map(|installation| builder.library_mounts(installation, onload.machine));
-    let mut mounts: Vec<Mount> = libraries.collect();
+    let mut mounts = Vec::new();
+    if let Some(installation) = &onload.installation {
+        mounts.extend(builder.library_mounts(installation, onload.machine));
+    }
     mounts.extend(builder.tool_mounts(&onload.tools, "onload"));
     mounts.extend(profile_mount(onload, builder));
     mounts.extend(socket_mount(builder));

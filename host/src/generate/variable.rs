@@ -35,19 +35,21 @@ impl DeviceVariables {
 /// Parses an assignment. Returns `None` for other variables.
 pub fn parse_assignment(assignment: &str) -> Option<(Class, &str)> {
     let (variable, name) = assignment.split_once('=')?;
+    if name.is_empty() {
+        return None;
+    }
     // A digest follows the name if another device would have the same variable.
-    let is_of_class = |class: &Class| {
+    let class = Class::ALL.into_iter().find(|class| {
         let rest = variable.strip_prefix(plain_name(*class, name).as_str());
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') && rest.len() == 9)
-    };
-    let class = Class::ALL.into_iter().find(is_of_class)?;
-    (!name.is_empty()).then_some((class, name))
+    })?;
+    Some((class, name))
 }
 
 fn plain_name(class: Class, name: &str) -> String {
-    let text = format!("ONLOAD_CTK_{class}_{name}").to_uppercase();
-    let legal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
-    text.chars().map(|c| if legal(c) { c } else { '_' }).collect()
+    format!("ONLOAD_CTK_{class}_{name}")
+        .to_uppercase()
+        .replace(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit(), "_")
 }
 
 #[cfg(test)]

@@ -375,7 +375,7 @@ impl Host {
         Ok(self.open_at(path, flags)?.map(File::from))
     }
 
-    /// Lists a directory; empty if it does not exist.
+    /// Lists a directory. The listing is empty if the directory does not exist.
     pub fn list(&self, path: &Path) -> Result<DirListing, HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Some(directory) = self.open_at(path, flags)? else {
@@ -434,18 +434,17 @@ impl Host {
 
     fn make_directory(&self, path: &Path) -> Result<(), HostError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = path.parent().unwrap_or(Path::new("/"));
+        let parent = self
+            .open_at(path.parent().unwrap_or(Path::new("/")), flags)?
+            .ok_or_else(|| self.read_error(path, Errno::NOENT))?;
         let name = path.file_name().unwrap_or_default();
-        let parent = self.open_at(parent, flags)?;
-        let parent = parent.ok_or_else(|| self.read_error(path, Errno::NOENT))?;
-        let make = || {
-            rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE)?;
+        let made = rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE).and_then(|()| {
             let directory =
                 rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
             // Other users must be able to read files there, regardless of the caller's umask.
             set_mode(directory, DIRECTORY_MODE)
-        };
-        match make() {
+        });
+        match made {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => {
                 let path = self.outside_path(path);
@@ -563,8 +562,8 @@ impl Host {
                 Some((ancestor.to_owned(), self.descriptor_path(&descriptor).ok()?))
             });
             let (ancestor, directory) = reached?;
-            let rest = path.strip_prefix(&ancestor).ok()?.to_owned();
-            let mut rest = rest.components();
+            let below = path.strip_prefix(&ancestor).ok()?.to_owned();
+            let mut rest = below.components();
             let Some(next) = rest.next() else {
                 let is_directory = self.entry(&directory).ok()? == Some(EntryKind::Directory);
                 return is_directory.then_some(directory);
@@ -579,9 +578,10 @@ impl Host {
     }
 
     pub fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
-        let nodes = self.table.keys();
-        let nodes = nodes.filter(move |node| node.parent() == Some(directory));
-        nodes.filter_map(|node| node.file_name()?.to_str().map(str::to_owned))
+        self.table
+            .keys()
+            .filter(move |node| node.parent() == Some(directory))
+            .filter_map(|node| node.file_name()?.to_str().map(str::to_owned))
     }
 
     pub fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {

@@ -9,7 +9,7 @@ use super::entry::EntryKind;
 pub struct RecordedPath {
     /// The kind of the target when links are followed. `None` if only the link itself was read.
     pub entry: Option<EntryKind>,
-    /// The content of a text; empty if the kernel had no value.
+    /// The content of a text. Empty if the kernel had no value.
     pub content: Option<Vec<u8>>,
     /// Whether it was opened as a program or library, whose content is not kept.
     pub opened: bool,

@@ -210,11 +210,12 @@ fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceF
 
 /// Returns whether a named bit set has the bit for flow filters. With a mask, listed bits have a value.
 fn has_ntuple(bits: &[u8], has_mask: bool) -> Option<bool> {
-    let mut bits = parse_attributes(within(bits, BITSET_BITS)?);
-    let is_ntuple =
-        |bit: &[u8]| within(bit, BIT_NAME).is_some_and(|name| until_nul(name) == NTUPLE);
-    let ntuple = bits.find(|(_, bit)| is_ntuple(bit));
-    Some(ntuple.is_some_and(|(_, bit)| !has_mask || within(bit, BIT_VALUE).is_some()))
+    for (_, bit) in parse_attributes(within(bits, BITSET_BITS)?) {
+        if within(bit, BIT_NAME).is_some_and(|name| until_nul(name) == NTUPLE) {
+            return Some(!has_mask || within(bit, BIT_VALUE).is_some());
+        }
+    }
+    Some(false)
 }
 
 fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {

@@ -107,10 +107,11 @@ impl OfferBuilder<'_> {
             self.inventory.with_drained().filter(|device| device.class == class).collect();
         let known: BTreeSet<&str> =
             host_devices.iter().map(|device| device.name.as_str()).collect();
-        let names = self.spec_devices.names(class);
-        let is_other_name = |name: &str| class == Class::Rdma && gpu_name::is_gpu_name(name);
-        let missing: Vec<HostDevice> = names
-            .filter(|name| !known.contains(name) && !is_other_name(name))
+        let missing: Vec<HostDevice> = self
+            .spec_devices
+            .names(class)
+            .filter(|name| !known.contains(name))
+            .filter(|name| class != Class::Rdma || !gpu_name::is_gpu_name(name))
             .filter_map(|name| self.missing_device(class, name))
             .collect();
         let mut all = group_inseparable(host_devices.into_iter());
@@ -122,20 +123,17 @@ impl OfferBuilder<'_> {
     }
 
     fn missing_device(&self, class: Class, name: &str) -> Option<HostDevice> {
-        let gone_reason = || {
-            let reason = "this host no longer has this device; bring it back, or";
-            (!self.is_away(class, name)).then(|| format!("{reason} {GENERATE}"))
-        };
-        let trouble = self.exclusion_reasons.find(class, name).or_else(gone_reason);
+        let mut trouble = self.exclusion_reasons.find(class, name);
+        // A device in a container's network namespace will return.
+        let is_away = self.is_per_namespace(class) && self.leases.contains_key(&(class, name));
+        if trouble.is_none() && !is_away {
+            trouble =
+                Some(format!("this host no longer has this device; bring it back, or {GENERATE}"));
+        }
         Some(HostDevice {
             health: Health::from_trouble(trouble),
             ..missing_device(class, name, &self.function_index)?
         })
-    }
-
-    /// Returns whether a container has a device in its network namespace, from which it will return.
-    fn is_away(&self, class: Class, name: &str) -> bool {
-        self.is_per_namespace(class) && self.leases.contains_key(&(class, name))
     }
 
     /// Combines the devices that a container gets together into the first of them.
@@ -146,28 +144,29 @@ impl OfferBuilder<'_> {
             self.memberships.get(&(class, first.name.as_str())).cloned().unwrap_or_default();
         let max = min_share(self.pools.shares.share(class), membership.share);
         let is_exclusive = max == Some(1) || self.is_per_namespace(class);
-        let aliases: Vec<String> = devices
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        let aliases: Vec<String> =
+            devices.iter().flat_map(|device| &device.aliases).map(ToString::to_string).collect();
+        let mut leases: Vec<DeviceLease> = names
             .iter()
-            .flat_map(|device| device.aliases.iter().map(ToString::to_string))
-            .collect();
-        let names = devices.iter().map(|device| device.name.as_str());
-        let by_alias = aliases.iter().map(String::as_str);
-        let by_name = names.clone().chain(by_alias);
-        let mut leases: Vec<DeviceLease> = by_name
+            .copied()
+            .chain(aliases.iter().map(String::as_str))
             .filter_map(|name| self.leases.get(&(class, name)))
             .flatten()
             .map(|entry| device_lease(entry))
             .collect();
         leases.sort_by_key(|lease| lease.slot);
         let kind = class.cdi_kind();
-        let published_names =
-            names.clone().filter(|name| self.spec_devices.has_device(class, name));
         let mut device = first.clone();
         device.nodes = Vec::new();
         device.attributes = attributes(first, &self.function_index);
-        device.cdi = published_names.map(|name| format!("{kind}={name}")).collect();
+        device.cdi = names
+            .iter()
+            .filter(|name| self.spec_devices.has_device(class, name))
+            .map(|name| format!("{kind}={name}"))
+            .collect();
         device.pools = membership.pools;
-        device.health = self.judge_health(first, names);
+        device.health = self.judge_health(first, &names);
         device.slots = max.filter(|_| !is_exclusive);
         if is_exclusive {
             device.sharing = Sharing::Exclusive;
@@ -182,23 +181,18 @@ impl OfferBuilder<'_> {
         is_rdma || class == Class::Netdev
     }
 
-    fn judge_health<'n>(
-        &self,
-        device: &HostDevice,
-        names: impl Iterator<Item = &'n str> + Clone,
-    ) -> Health {
+    fn judge_health(&self, device: &HostDevice, names: &[&str]) -> Health {
         let class = device.class;
         if device.health != Health::Healthy {
             return device.health.clone();
         }
-        let unpublished =
-            names.clone().find_map(|name| self.spec_devices.missing_reason(class, name));
-        let stale = || {
-            let mut names = names;
-            names.find_map(|name| {
-                self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
-            })
-        };
-        Health::from_trouble(unpublished.or_else(stale))
+        for name in names {
+            if let Some(reason) = self.spec_devices.missing_reason(class, name) {
+                return Health::from_trouble(Some(reason));
+            }
+        }
+        Health::from_trouble(names.iter().find_map(|name| {
+            self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
+        }))
     }
 }

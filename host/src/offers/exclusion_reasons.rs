@@ -59,16 +59,15 @@ impl<'i> ExclusionReasons<'i> {
 
     /// Returns the reason for an interface, which may be offered by its PCI address.
     fn find_by_interface(&self, class: Class, name: &str) -> Option<String> {
-        let address: Option<PciAddress> = name.parse().ok();
-        let by_address = || {
-            let mut interfaces = self
-                .inventory
-                .interfaces
-                .iter()
-                .filter(|one| address.is_some() && one.pci() == address);
-            interfaces.find_map(|interface| self.find_by_name(class, &interface.name))
-        };
-        self.find_by_name(class, name).or_else(by_address)
+        if let Some(reason) = self.find_by_name(class, name) {
+            return Some(reason);
+        }
+        let address: PciAddress = name.parse().ok()?;
+        self.inventory
+            .interfaces
+            .iter()
+            .filter(|interface| interface.pci() == Some(address))
+            .find_map(|interface| self.find_by_name(class, &interface.name))
     }
 
     fn find_onload(&self) -> Option<String> {
@@ -84,8 +83,7 @@ impl<'i> ExclusionReasons<'i> {
     }
 
     fn find_unread(&self, class: Class) -> Option<String> {
-        let mut unread = self.inventory.unread.iter();
-        let unread = unread.find(|unread| unread.kinds.contains(&class))?;
+        let unread = self.inventory.unread.iter().find(|unread| unread.kinds.contains(&class))?;
         Some(format!("could not determine whether it is there: {}{}", unread.reason, unread.advice))
     }
 }

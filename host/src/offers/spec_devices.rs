@@ -103,20 +103,19 @@ impl<'r> SpecDevices<'r> {
 
     fn find_broken(&self, class: Class) -> Option<(&'r Path, &'r RegistryError)> {
         let prefix = format!("{FILE_PREFIX}{class}.");
-        let is_of_class = |path: &Path| {
+        for (path, errors) in self.registry.errors() {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(&prefix))
-        };
-        let mut errors = self
-            .registry
-            .errors()
-            .iter()
-            .flat_map(|(path, errors)| errors.iter().map(move |error| (path.as_path(), error)));
-        errors.find(|(path, error)| match error {
-            RegistryError::Directory(_) => true,
-            RegistryError::Conflict { .. } => false,
-            _ => is_of_class(path),
-        })
+            let is_of_class = name.is_some_and(|name| name.starts_with(&prefix));
+            for error in errors {
+                match error {
+                    RegistryError::Directory(_) => return Some((path, error)),
+                    RegistryError::Conflict { .. } => {}
+                    _ if is_of_class => return Some((path, error)),
+                    _ => {}
+                }
+            }
+        }
+        None
     }
 }
 

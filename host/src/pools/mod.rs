@@ -187,20 +187,12 @@ impl ClassDevices<'_> {
             .flat_map(|pool| &pool.pool.members)
             .map(|member| member.name.as_str())
             .collect();
-        let unpooled = self
+        let (nics, other_devices): (Vec<&&HostDevice>, Vec<&&HostDevice>) = self
             .candidates
             .iter()
             .filter_map(|each| each.first())
-            .filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()));
-        let is_nic = |device: &&&HostDevice| {
-            let mut functions = device.pci.iter().chain(&device.aliases);
-            functions.any(|pci| {
-                let function = self.inventory.functions.get(*pci);
-                function.is_some_and(PciFunction::is_network)
-            })
-        };
-        let (nics, other_devices): (Vec<&&HostDevice>, Vec<&&HostDevice>) =
-            unpooled.partition(is_nic);
+            .filter(|one| !one.is_drained && !own_names.contains(one.name.as_str()))
+            .partition(|device| self.is_nic(device));
         let first = other_devices.first().filter(|_| class == Class::Vfio && !nics.is_empty())?;
         let names: Vec<String> = other_devices.iter().map(|one| one.name.to_string()).collect();
         Some(format!(
@@ -208,6 +200,15 @@ impl ClassDevices<'_> {
             ShortList(&names),
             first.name
         ))
+    }
+
+    /// Returns whether a vfio device contains a network function.
+    fn is_nic(&self, device: &HostDevice) -> bool {
+        device
+            .pci
+            .iter()
+            .chain(&device.aliases)
+            .any(|pci| self.inventory.functions.get(*pci).is_some_and(PciFunction::is_network))
     }
 
     fn refuse(&self, name: &str, reason: String, pools: &mut PoolSet) {

@@ -56,7 +56,7 @@ impl SpecDir {
         let (dir, path) = (&self.directory, &self.path);
         let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_TIMEOUT);
         lock.map_err(|error| match error {
-            // Which file of ours it was is nothing to people: they know the directory.
+            // The message names the directory, which users know, instead of the lock file.
             LockError::File { source, .. } => {
                 anyhow::Error::new(source).context(directory_context("writing to", path))
             }
@@ -111,8 +111,8 @@ impl SpecDir {
         Ok(Some(Some(content)))
     }
 
-    /// Whatever happens meanwhile, each file is either the old one or the new one, and the manifest lists it. Nothing
-    /// is written if nothing changes.
+    /// Writes and removes files. At every moment, each file is either the old one or the new one, and the manifest
+    /// lists it. Nothing is written if nothing changes.
     pub fn apply(&self, plan: &SpecPlan) -> anyhow::Result<()> {
         self.remove_leftovers()?;
         if plan.changes_files() {
@@ -163,8 +163,8 @@ impl SpecDir {
         Ok(())
     }
 
-    /// Names the file; of one that is there for us alone its directory, but where something else stands
-    /// in its place.
+    /// The error names the file. Instead of a temporary file or the manifest it names the directory, unless a directory
+    /// is in that file's place.
     fn write_error(
         &self,
         action: &'static str,

@@ -125,29 +125,30 @@ fn held_classes(
     existing: &BTreeMap<String, Option<Vec<u8>>>,
     known: &Manifest,
 ) -> BTreeSet<Class> {
-    let loses = |spec: SpecName| {
-        let new = desired.files.get(&spec).map(|new| (desired.format, &**new));
-        SpecFormat::ALL.into_iter().any(|format| {
-            let name = format.file_name(spec);
-            let old = existing.get(&name).and_then(Option::as_deref);
-            old.is_some_and(|old| known.owns(&name, old) && loses_devices((format, old), new))
-        })
-    };
-    let undecided = desired.undecided.iter().filter(|_| !desired.force);
-    undecided.filter(|class| SpecName::for_class(**class).into_iter().any(loses)).copied().collect()
+    let mut held = BTreeSet::new();
+    for class in desired.undecided.iter().filter(|_| !desired.force) {
+        for spec in SpecName::for_class(*class) {
+            let new = desired.files.get(&spec).map(|new| (desired.format, &**new));
+            for format in SpecFormat::ALL {
+                let name = format.file_name(spec);
+                if let Some(Some(old)) = existing.get(&name)
+                    && known.owns(&name, old)
+                    && loses_devices((format, old), new)
+                {
+                    held.insert(*class);
+                }
+            }
+        }
+    }
+    held
 }
 
 fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, FileHashes> {
-    let touched = |name: &String| {
-        let mut names = scope.iter().copied().flat_map(SpecFormat::file_names);
-        names.any(|other| other == *name)
-    };
-    known
-        .files
-        .iter()
-        .filter(|(name, _)| !touched(name))
-        .map(|(name, hashes)| (name.clone(), hashes.clone()))
-        .collect()
+    let in_scope: BTreeSet<String> =
+        scope.iter().copied().flat_map(SpecFormat::file_names).collect();
+    let mut files = known.files.clone();
+    files.retain(|name, _| !in_scope.contains(name));
+    files
 }
 
 /// Decides for one file. Returns `None` if it neither exists nor has to be written.

@@ -154,22 +154,20 @@ impl DirectoryWatches {
         }
     }
 
-    /// Returns whether a change of an entry matters: in a directory that is watched for its specifications alone, only
-    /// relevant files do.
+    /// Returns whether a change of an entry matters. In a directory of specifications, only relevant files do.
     fn is_relevant(&self, watch: i32, name: &OsStr, events: ReadFlags) -> bool {
-        let mut dirs = self
-            .path_watches
+        // A volume of Kubernetes replaces all of its files by a link `..data`.
+        let is_many =
+            events.contains(ReadFlags::ISDIR) || name.as_encoded_bytes().starts_with(b"..");
+        self.path_watches
             .iter()
             .filter(|(_, target)| **target == watch)
-            .filter_map(|(index, _)| self.paths.get(*index));
-        dirs.any(|dir| {
-            // A volume of Kubernetes replaces all of its files by a link `..data`.
-            let is_many =
-                events.contains(ReadFlags::ISDIR) || name.as_encoded_bytes().starts_with(b"..");
-            is_many
-                || !self.spec_dirs.contains(dir)
-                || self.spec_index.is_relevant_change(&dir.join(name))
-        })
+            .filter_map(|(index, _)| self.paths.get(*index))
+            .any(|dir| {
+                is_many
+                    || !self.spec_dirs.contains(dir)
+                    || self.spec_index.is_relevant_change(&dir.join(name))
+            })
     }
 }
 
@@ -180,10 +178,9 @@ impl AsFd for DirectoryWatches {
 }
 
 fn add(inotify: &OwnedFd, path: &Path, is_target: bool) -> Result<i32, Errno> {
-    let flags = if is_target { DIRECTORY_EVENTS } else { ANCESTOR_EVENTS };
-    // A directory may be wanted and a parent of another one.
-    let flags = flags | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR;
-    inotify::add_watch(inotify, path, flags)
+    let events = if is_target { DIRECTORY_EVENTS } else { ANCESTOR_EVENTS };
+    // MASK_ADD, because a directory may be wanted and a parent of another one.
+    inotify::add_watch(inotify, path, events | WatchFlags::MASK_ADD | WatchFlags::ONLYDIR)
 }
 
 fn is_silent(name: &OsStr) -> bool {

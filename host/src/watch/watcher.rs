@@ -60,7 +60,7 @@ pub struct Watcher {
     interval: Duration,
     damping: Damping,
     next: Instant,
-    /// Events about links alone are held back until then.
+    /// Until then, events about links do not end a wait.
     links_after: Option<Instant>,
     missing_sources: Vec<String>,
 }

@@ -11,9 +11,9 @@ const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 pub(super) const PROG_QUERY: libc::c_long = 16;
 
 /// Attribute structures and the info structures that the kernel fills in. They consist of plain numbers without
-/// padding, so that their bytes are exactly those that the kernel reads or writes. Each address in one comes from
-/// [`address`], and belongs to a vector, string or structure of plain numbers that outlives the call and whose length
-/// is passed too. If the kernel writes to it, it comes from a mutable reference.
+/// padding, so that their bytes are exactly those that the kernel reads or writes. Addresses in a structure come from
+/// [`address`]. They belong to vectors, strings or structures of plain numbers that outlive the call and whose length
+/// is passed too. An address that the kernel writes to comes from a mutable reference.
 pub(super) trait BpfAttr {}
 
 /// `union bpf_attr` of the commands that take only numbers.

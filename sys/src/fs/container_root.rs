@@ -247,7 +247,7 @@ impl ContainerPath {
         let mut links = 0;
         let mut pending = reversed_components(path.as_os_str());
         let mut current = ContainerPath::default();
-        // One descriptor per component of `at`; empty once no further component can be looked up.
+        // One descriptor per component of `current`. Empty once no further component can be looked up.
         let mut parents: Vec<OwnedFd> = Vec::new();
         let mut is_blind = root.is_none() || is_mounted(&current);
         if let Some(root) = root.filter(|_| !is_blind)

@@ -84,8 +84,8 @@ impl Lock {
     pub fn try_acquire(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
         let path = path.join(name);
         let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?;
-        let is_ours = is_ours && is_still_at(dir, &path, name, &file)?;
+        let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?
+            && is_still_at(dir, &path, name, &file)?;
         Ok(is_ours.then_some(Lock { file }))
     }
 
@@ -134,7 +134,7 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
         Err(error) => return Err(file_error("opening", path)(error)),
     };
     let stat = fstat(&file).map_err(file_error("looking at", path))?;
-    // A file with several hard links is not ours alone, so its mode must not change.
+    // A file with several hard links may belong to another program, so its mode must not change.
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink > 1 {
         return Err(LockError::Foreign(path.to_owned()));
     }

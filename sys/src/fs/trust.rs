@@ -99,7 +99,7 @@ impl TrustedOwners {
 #[derive(Debug)]
 pub struct TrustedTree {
     root: OwnedFd,
-    /// Whether the root was checked already. One check is enough for all paths.
+    /// Whether the root has been checked, which is necessary only once for all paths.
     is_checked: AtomicBool,
     owners: TrustedOwners,
 }

@@ -101,7 +101,7 @@ pub struct Link {
     pub lower: Option<u32>,
     /// The namespace ID (`nsid`) of the lower interface, if it is in another namespace.
     pub lower_namespace: Option<i32>,
-    /// The kind of a virtual interface, for example `bond` or `vlan`; empty for a device.
+    /// The kind of a virtual interface, for example `bond` or `vlan`. Empty for a device.
     pub kind: Vec<u8>,
     /// The mode of a bond or an ipvlan, or the EtherType of a VLAN's tag.
     pub variant: Option<u16>,

@@ -24,7 +24,7 @@ use super::route::{self, Route};
 const DATAGRAM: usize = 128 * 1024;
 /// Limit of a whole list, in bytes. A router has a million routes.
 const LIST: usize = 256 * 1024 * 1024;
-/// Number of attempts to read a list that changes meanwhile.
+/// Number of attempts to read a list that changes while it is read.
 const ATTEMPTS: u32 = 8;
 /// Time limit for a list whose length a container controls.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ impl NetlinkSocket {
     /// Opens a socket in the calling thread's network namespace. The default protocol is NETLINK_ROUTE.
     pub fn open(protocol: Option<Protocol>) -> io::Result<Self> {
         let fd = open(protocol, SocketFlags::empty())?;
-        // Once connected, the socket receives messages from the kernel alone, so that other senders cannot fill its
+        // Once connected, the socket receives messages only from the kernel, so that other senders cannot fill its
         // queue (net/netlink/af_netlink.c, `netlink_getsockbyportid`).
         connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         Ok(NetlinkSocket {

@@ -107,7 +107,7 @@ pub struct VfSettings {
     /// Whether frames with another source address are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spoof_check: Option<bool>,
-    /// Whether the virtual function may change settings that are otherwise reserved for the physical function.
+    /// Whether the virtual function may change settings that by default only the physical function may change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust: Option<bool>,
     /// Guaranteed transmit rate in Mbit/s; 0 for none.
@@ -298,10 +298,13 @@ mod mac_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<[u8; 6]>, D::Error> {
-        let text = Option::<String>::deserialize(deserializer)?;
-        let read = |text: String| parse_hwaddr(&text)?.try_into().ok();
-        text.map(|text| read(text).ok_or_else(|| de::Error::custom("it is no hardware address")))
-            .transpose()
+        let Some(text) = Option::<String>::deserialize(deserializer)? else {
+            return Ok(None);
+        };
+        match parse_hwaddr(&text).and_then(|bytes| bytes.try_into().ok()) {
+            Some(mac) => Ok(Some(mac)),
+            None => Err(de::Error::custom("it is no hardware address")),
+        }
     }
 }
 
