@@ -195,52 +195,59 @@ impl TryFrom<&str> for QualifiedName {
     }
 }
 
-/// The stage at which a hook runs (OCI runtime specification, "POSIX-platform Hooks").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum HookName {
-    /// Between creation and start, in the runtime's namespaces. Deprecated.
-    Prestart,
-    /// While the container is created, in the runtime's namespaces.
-    CreateRuntime,
-    /// While the container is created, in the container's namespaces.
-    CreateContainer,
-    /// Before the process of the container starts, in its namespaces.
-    StartContainer,
-    /// After the start, in the runtime's namespaces.
-    Poststart,
-    /// After the deletion, in the runtime's namespaces.
-    Poststop,
-}
-
-impl HookName {
-    /// All stages, in execution order.
-    pub const ALL: [Self; 6] = [
-        Self::Prestart,
-        Self::CreateRuntime,
-        Self::CreateContainer,
-        Self::StartContainer,
-        Self::Poststart,
-        Self::Poststop,
-    ];
-
-    /// Returns the key in an OCI configuration.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Prestart => "prestart",
-            Self::CreateRuntime => "createRuntime",
-            Self::CreateContainer => "createContainer",
-            Self::StartContainer => "startContainer",
-            Self::Poststart => "poststart",
-            Self::Poststop => "poststop",
+/// Defines an enum with a text for each variant.
+macro_rules! text_enum {
+    (
+        $(#[$attribute:meta])*
+        pub enum $name:ident {
+            $($(#[$doc:meta])* $variant:ident = $text:literal,)*
         }
-    }
-}
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
 
-impl fmt::Display for HookName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.as_str())
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$variant),*];
+
+            /// Returns the text in files.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use text_enum;
+
+text_enum! {
+    /// The stage at which a hook runs (OCI runtime specification, "POSIX-platform Hooks"), in
+    /// execution order.
+    #[non_exhaustive]
+    pub enum HookName {
+        /// Between creation and start, in the runtime's namespaces. Deprecated.
+        Prestart = "prestart",
+        /// While the container is created, in the runtime's namespaces.
+        CreateRuntime = "createRuntime",
+        /// While the container is created, in the container's namespaces.
+        CreateContainer = "createContainer",
+        /// Before the process of the container starts, in its namespaces.
+        StartContainer = "startContainer",
+        /// After the start, in the runtime's namespaces.
+        Poststart = "poststart",
+        /// After the deletion, in the runtime's namespaces.
+        Poststop = "poststop",
     }
 }
 

@@ -1,70 +1,35 @@
 //! Versions of the CDI specification, and the minimum version of a file.
 
-use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::name::text_enum;
 use crate::spec::{ContainerEdits, Spec};
 
-/// A released version of the CDI specification, ordered by release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names are the numbers")]
-#[non_exhaustive]
-pub enum CdiVersion {
-    V0_1_0,
-    V0_2_0,
-    V0_3_0,
-    V0_4_0,
-    V0_5_0,
-    V0_6_0,
-    V0_7_0,
-    V0_8_0,
-    V1_0_0,
-    V1_1_0,
+text_enum! {
+    /// A released version of the CDI specification, ordered by release.
+    #[expect(missing_docs, reason = "the names are the numbers")]
+    #[non_exhaustive]
+    pub enum CdiVersion {
+        V0_1_0 = "0.1.0",
+        V0_2_0 = "0.2.0",
+        V0_3_0 = "0.3.0",
+        V0_4_0 = "0.4.0",
+        V0_5_0 = "0.5.0",
+        V0_6_0 = "0.6.0",
+        V0_7_0 = "0.7.0",
+        V0_8_0 = "0.8.0",
+        V1_0_0 = "1.0.0",
+        V1_1_0 = "1.1.0",
+    }
 }
 
 impl CdiVersion {
-    /// All of them, in order.
-    pub const ALL: [Self; 10] = [
-        Self::V0_1_0,
-        Self::V0_2_0,
-        Self::V0_3_0,
-        Self::V0_4_0,
-        Self::V0_5_0,
-        Self::V0_6_0,
-        Self::V0_7_0,
-        Self::V0_8_0,
-        Self::V1_0_0,
-        Self::V1_1_0,
-    ];
     /// The first version that readers accept.
     pub const EARLIEST: Self = Self::V0_3_0;
     /// The latest version that this crate supports.
     pub const CURRENT: Self = Self::V1_1_0;
-
-    /// Returns the number, without a leading `v`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::V0_1_0 => "0.1.0",
-            Self::V0_2_0 => "0.2.0",
-            Self::V0_3_0 => "0.3.0",
-            Self::V0_4_0 => "0.4.0",
-            Self::V0_5_0 => "0.5.0",
-            Self::V0_6_0 => "0.6.0",
-            Self::V0_7_0 => "0.7.0",
-            Self::V0_8_0 => "0.8.0",
-            Self::V1_0_0 => "1.0.0",
-            Self::V1_1_0 => "1.1.0",
-        }
-    }
-}
-
-impl fmt::Display for CdiVersion {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.as_str())
-    }
 }
 
 /// The error for a text that is not a released version. Readers reject it.

@@ -1,14 +1,14 @@
 //! The UID of a Kubernetes ResourceClaim.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
+use onload_sys::error::{Error, Result, bail, read_as_text, shown_as_text, written_as_text};
 use onload_sys::text::Quoted;
 
 read_as_text!(ClaimUid);
+shown_as_text!(ClaimUid);
 written_as_text!(ClaimUid);
 
 /// The UID of a ResourceClaim: at most 63 letters, digits and `-` (Kubernetes generates UUIDs,
@@ -16,12 +16,6 @@ written_as_text!(ClaimUid);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClaimUid(String);
-
-impl ClaimUid {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
 
 impl FromStr for ClaimUid {
     type Err = Error;
@@ -39,12 +33,6 @@ impl FromStr for ClaimUid {
              begin or end it",
             Quoted(text)
         )
-    }
-}
-
-impl fmt::Display for ClaimUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 

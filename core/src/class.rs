@@ -3,18 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use strsim::damerau_levenshtein;
 
-use onload_sys::error::{Error, Result, bail, read_as_text};
+use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
 
 /// The vendor of every onload.dev kind, and the prefix of every onload.dev annotation.
 pub(crate) const VENDOR: &str = "onload.dev";
 
 /// A class of devices. Its methods describe how classes differ, so that few other files name a
 /// class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Class {
     /// Onload with its libraries, tools, profiles and the preload.
     Nic,
@@ -214,6 +214,7 @@ impl FromStr for Class {
 }
 
 read_as_text!(Class);
+written_as_text!(Class);
 
 #[cfg(test)]
 mod tests {

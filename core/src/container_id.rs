@@ -1,11 +1,10 @@
 //! Container IDs, as OCI runtimes define them.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
+use onload_sys::error::{Error, Result, bail, read_as_text, shown_as_text, written_as_text};
 use onload_sys::text::Quoted;
 
 /// Returns the start of an ID, in the length that engines show.
@@ -20,19 +19,8 @@ pub fn short_id(id: &str) -> &str {
 pub struct ContainerId(String);
 
 read_as_text!(ContainerId);
+shown_as_text!(ContainerId);
 written_as_text!(ContainerId);
-
-impl ContainerId {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl FromStr for ContainerId {
     type Err = Error;

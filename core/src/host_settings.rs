@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use onload_sys::error::{Error, Result, error, read_as_text, written_as_text};
+use onload_sys::error::{
+    Error, Result, error, read_as_text, shown_as_serialized, shown_as_text, written_as_text,
+};
 use onload_sys::netlink::link::{format_hwaddr, parse_hwaddr};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_decimal, parse_digits, parse_kib};
@@ -61,6 +63,7 @@ pub struct HostSettings {
 }
 
 read_as_text!(InterfaceName PfRef MacAddress PageSize NumaNodeId);
+shown_as_text!(InterfaceName);
 written_as_text!(PfRef);
 
 /// Returns the error for a text of the wrong form.
@@ -71,18 +74,6 @@ pub(crate) fn mismatch_error(expected: &str, found: &str) -> Error {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct InterfaceName(String);
-
-impl InterfaceName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl FromStr for InterfaceName {
     type Err = Error;
@@ -109,18 +100,15 @@ pub enum PfRef {
     Interface(InterfaceName),
 }
 
-impl PfRef {
-    pub(crate) fn from_name(text: &str) -> Option<Self> {
-        text.parse().map(PfRef::Address).or_else(|_| text.parse().map(PfRef::Interface)).ok()
-    }
-}
-
 impl FromStr for PfRef {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let expected = "the name of an interface or a PCI address";
-        PfRef::from_name(text).ok_or_else(|| mismatch_error(expected, text))
+        let expected = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
+        text.parse()
+            .map(PfRef::Address)
+            .or_else(|_| text.parse().map(PfRef::Interface))
+            .map_err(|_: Error| mismatch_error(expected, text))
     }
 }
 
@@ -240,11 +228,7 @@ pub enum RdmaNetns {
     Exclusive,
 }
 
-impl fmt::Display for RdmaNetns {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+shown_as_serialized!(RdmaNetns);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
@@ -322,10 +306,8 @@ mod tests {
         assert_eq!(read("ens1f0"), Ok(PfRef::Interface(ens1)));
         for bad in ["", ".", "..", "a/b", "a b", "a\n", "81:00.0", "abcdefghijklmnop"] {
             let error = read(bad).unwrap_err().to_string();
-            assert!(
-                error.starts_with("expected the name of an interface or a PCI address, found "),
-                "{bad}: {error}"
-            );
+            let expected = "expected the name of an interface, or a PCI address such as \"0000:3b:00.0\", found ";
+            assert!(error.starts_with(expected), "{bad}: {error}");
         }
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::class::Class;
 use crate::netdev::address::Network;
 use crate::netdev::settings::Mtu;
-use onload_sys::error::{Error, Result, bail, error, read_as_text};
+use onload_sys::error::{Error, Result, bail, error, read_as_text, shown_as_text};
 use onload_sys::text::Quoted;
 
 /// The prefix of the resources that the operator did not name.
@@ -208,19 +208,9 @@ impl TryFrom<i64> for SlotCount {
 pub struct ResourceName(String);
 
 impl ResourceName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Returns the resource `onload.dev/WORD`.
     pub fn onload_dev(word: &str) -> Result<ResourceName> {
         format!("{OWN_PREFIX}/{word}").parse()
-    }
-}
-
-impl fmt::Display for ResourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 
@@ -236,6 +226,7 @@ impl FromStr for ResourceName {
 }
 
 read_as_text!(ResourceName ListenAddress);
+shown_as_text!(ResourceName);
 
 /// Returns whether a text is a DNS label (RFC 1123).
 pub fn is_dns_label(text: &str) -> bool {

@@ -16,7 +16,7 @@ use crate::class::{self, Class};
 use crate::config::Preload;
 use crate::device_ref::parse_numbered;
 pub use crate::device_ref::{DeviceRef, MAX_NAMES};
-use crate::host_settings::Vlan;
+use crate::host_settings::{PageSize, Vlan};
 use crate::netdev::address::InterfaceAddress;
 use crate::pod;
 use crate::pool::Numa;
@@ -708,22 +708,12 @@ fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {
         limits
             .into_iter()
             .map(|(page_bytes, limit)| HugepageLimit {
-                page_size: format_page_size(page_bytes),
+                // The hugetlb controller has `2MB` for `2Mi` (Documentation/admin-guide/cgroup-v1/hugetlb.rst).
+                page_size: PageSize::from_kib(page_bytes / 1024).to_string().replace('i', "B"),
                 limit,
             })
             .collect(),
     )
-}
-
-/// Formats a page size in the notation of the hugetlb controller
-/// (Documentation/admin-guide/cgroup-v1/hugetlb.rst): `64KB`, `2MB`, `1GB`.
-fn format_page_size(bytes: u64) -> String {
-    let kib = bytes / 1024;
-    match kib {
-        _ if kib.is_multiple_of(1024 * 1024) => format!("{}GB", kib / (1024 * 1024)),
-        _ if kib.is_multiple_of(1024) => format!("{}MB", kib / 1024),
-        _ => format!("{kib}KB"),
-    }
 }
 
 /// Parses a size with a binary unit into bytes. 0 needs no unit.
@@ -893,8 +883,9 @@ mod tests {
         let limits: Vec<(&str, u64)> =
             limits.iter().map(|limit| (&*limit.page_size, limit.limit)).collect();
         assert_eq!(limits, [("2MB", 128 << 20), ("1GB", 2 << 30)]);
-        assert_eq!(format_page_size(65536), "64KB");
         assert_eq!(parse("hugepages-limit: 2Mi=0").hugepages_limit.unwrap().value[0].limit, 0);
+        let small = parse("hugepages-limit: 64Ki=64Ki").hugepages_limit.unwrap();
+        assert_eq!(small.value[0].page_size, "64KB");
         assert_eq!(parse("numa: same").numa.unwrap().value, Numa::Same);
         let near =
             |value, name| parse(&format!("rdma: any | near.train: {value} | {NAME}: {name}")).near;

@@ -8,10 +8,10 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 
 use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::host_settings::{self, mismatch_error};
-use onload_sys::error::{Error, Result, read_as_text};
+use crate::host_settings::{PfRef, mismatch_error};
+use onload_sys::error::{Error, Result, read_as_text, shown_as_serialized, shown_as_text};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 
@@ -35,8 +35,8 @@ pub struct PoolSelector {
     pub driver: Vec<String>,
     /// The physical function of a virtual function, by its interface or PCI address.
     #[serde(deserialize_with = "deserialize_one_or_more")]
-    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<PfSelector>"))]
-    pub pf: Vec<PfSelector>,
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<PfRef>"))]
+    pub pf: Vec<PfRef>,
     /// The index of a virtual function below its physical function, as numbers and ranges.
     pub vf: VfRanges,
     /// The NUMA node. A device without one does not match.
@@ -58,7 +58,7 @@ pub struct PoolSelector {
     pub addresses: Vec<PciAddress>,
 }
 
-read_as_text!(HexId PfSelector VfRanges Glob LinkLayer);
+read_as_text!(HexId VfRanges Glob LinkLayer);
 
 /// The ID of a PCI vendor or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -80,28 +80,6 @@ impl FromStr for HexId {
 impl fmt::Display for HexId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04x}", self.0)
-    }
-}
-
-/// A physical function, by its PCI address or its interface.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct PfSelector(pub host_settings::PfRef);
-
-impl FromStr for PfSelector {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let expected = "the name of an interface, or a PCI address such as \"0000:3b:00.0\"";
-        host_settings::PfRef::from_name(text)
-            .map(PfSelector)
-            .ok_or_else(|| mismatch_error(expected, text))
-    }
-}
-
-impl fmt::Display for PfSelector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -202,15 +180,11 @@ impl Glob {
     }
 }
 
-impl fmt::Display for Glob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shown_as_text!(Glob);
 
 /// The link layer of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", try_from = "String")]
 pub enum LinkLayer {
     /// Also of RoCE.
     Ethernet,
@@ -231,14 +205,7 @@ impl FromStr for LinkLayer {
     }
 }
 
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LinkLayer::Ethernet => "ethernet",
-            LinkLayer::InfiniBand => "infiniband",
-        })
-    }
-}
+shown_as_serialized!(LinkLayer);
 
 /// Deserializes one value, or a list of at least one.
 pub(crate) fn deserialize_one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
@@ -307,7 +274,7 @@ pub fn fuzz(text: &str) {
         }
     }
     again::<HexId>(text);
-    again::<PfSelector>(text);
+    again::<PfRef>(text);
     again::<LinkLayer>(text);
     again::<Glob>(text);
     if let Ok(ranges) = text.parse::<VfRanges>() {
@@ -420,9 +387,6 @@ mod tests {
         for (text, written) in [("15b3", "15b3"), ("0x1924", "1924"), ("10EE", "10ee")] {
             assert_eq!(text.parse::<HexId>().unwrap().to_string(), written);
         }
-        let pf = |text: &str| text.parse::<PfSelector>().unwrap().0;
-        assert!(matches!(pf("0000:3b:00.0"), host_settings::PfRef::Address(_)));
-        assert!(matches!(pf("enp59s0f0np0"), host_settings::PfRef::Interface(_)));
         for text in ["Ethernet", "ethernet"] {
             assert_eq!(text.parse(), Ok(LinkLayer::Ethernet));
         }
@@ -440,10 +404,6 @@ mod tests {
         check_rejected::<HexId>(
             &["", "0x", "15b", "015b3", "15bg", "+5b3", "0X15b3", "5555 "],
             "four hexadecimal digits such as \"15b3\"",
-        );
-        check_rejected::<PfSelector>(
-            &["", "3b:00.0", "a/b", "..", "a b", "a-name-of-16-chr", "a\n"],
-            "the name of an interface, or a PCI address such as \"0000:3b:00.0\"",
         );
         check_rejected::<VfRanges>(
             &["", "x", "1-", "-1", "7-2", "0,,1", "0,", "1-2-3", "+1", "65536", "0 2", "0x1"],

@@ -19,13 +19,11 @@ pub struct SpecName {
 
 impl SpecName {
     pub const fn devices(class: Class) -> SpecName {
-        let part = SpecPart::Devices;
-        SpecName { class, part }
+        SpecName { class, part: SpecPart::Devices }
     }
 
     pub const fn pools(class: Class) -> SpecName {
-        let part = SpecPart::Pools;
-        SpecName { class, part }
+        SpecName { class, part: SpecPart::Pools }
     }
 
     pub const fn for_class(class: Class) -> [SpecName; 2] {

@@ -25,10 +25,6 @@ const MAX_PROGRAM_HEADERS: usize = 512;
 const MAX_DYNAMIC_BYTES: u64 = 64 * 1024;
 /// Limit for one name in bytes, the same as PATH_MAX.
 const MAX_NAME_BYTES: u64 = 4096;
-/// Bytes that are read first for a name; the names of libraries and versions are shorter.
-const SHORT_NAME_BYTES: u64 = 32;
-/// Bytes after a name or record that are read with it.
-const READ_AHEAD_BYTES: u64 = 512;
 /// Limit for symbol versions in total; glibc defines about fifty.
 const MAX_VERSIONS: usize = 8192;
 /// Limit for the symbols of one file; glibc has about three thousand.
@@ -370,33 +366,7 @@ struct ElfFile<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     header: &'d H,
     endian: Endianness,
     segments: &'d [H::ProgramHeader],
-    names: CachedRange<'d>,
-    tables: CachedRange<'d>,
     text_left: Cell<usize>,
-}
-
-/// The last read piece of a file and its offset, since names are adjacent, and so are the records of a table.
-/// `object`'s cache needs an allocation and two hashes for each piece.
-#[derive(Default)]
-struct CachedRange<'d>(Cell<(u64, &'d [u8])>);
-
-impl<'d> CachedRange<'d> {
-    fn bytes<R: ReadRef<'d>>(&self, data: R, offset: u64, size: u64) -> Result<&'d [u8], ()> {
-        let end = offset.checked_add(size).ok_or(())?;
-        let (start, bytes) = self.0.get();
-        if let Some(cached) = part(bytes, offset.wrapping_sub(start), size) {
-            return Ok(cached);
-        }
-        let end = end.max(data.len()?.min(end.saturating_add(READ_AHEAD_BYTES)));
-        let bytes = data.read_bytes_at(offset, end - offset)?;
-        self.0.set((offset, bytes));
-        part(bytes, 0, size).ok_or(())
-    }
-}
-
-fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
-    let bytes = bytes.get(usize::try_from(offset).ok()?..)?;
-    bytes.get(..usize::try_from(size).ok()?)
 }
 
 /// The entries of a dynamic section that are used here.
@@ -429,15 +399,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         }
         let segments =
             header.program_headers(endian, data).map_err(|_| Malformed("program headers"))?;
-        Ok(ElfFile {
-            data,
-            header,
-            endian,
-            segments,
-            names: CachedRange::default(),
-            tables: CachedRange::default(),
-            text_left: Cell::new(MAX_TEXT_BYTES),
-        })
+        Ok(ElfFile { data, header, endian, segments, text_left: Cell::new(MAX_TEXT_BYTES) })
     }
 
     fn summarize(&self) -> Result<ElfSummary, ElfError> {
@@ -726,19 +688,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let start = self.file_offset(table.checked_add(offset).ok_or(malformed)?)?;
         let room = (dynamic.strings_size - offset).min(MAX_NAME_BYTES);
         let end = start.checked_add(room).ok_or(malformed)?;
-        if self.data.len().is_ok_and(|length| length < end) {
-            return Err(malformed);
-        }
-        // Most names are short, and searching them directly costs less than `object`'s search, which queries the
-        // processor's features first.
-        let begin = self.names.bytes(self.data, start, room.min(SHORT_NAME_BYTES));
-        let bytes = match begin.ok().and_then(until_nul) {
-            Some(bytes) => bytes,
-            None => {
-                let read = self.data.read_bytes_at_until(start..end, 0);
-                read.map_err(|()| malformed)?
-            }
-        };
+        let bytes = self.data.read_bytes_at_until(start..end, 0).map_err(|()| malformed)?;
         self.spend_text_budget(bytes.len())?;
         text(bytes, "name is not UTF-8")
     }
@@ -760,7 +710,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let malformed = Malformed("version table");
         let offset = self.file_offset(address)?;
         let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
-        let bytes = self.tables.bytes(self.data, offset, size).map_err(|()| malformed)?;
+        let bytes = self.data.read_bytes_at(offset, size).map_err(|()| malformed)?;
         pod::from_bytes::<T>(bytes).map(|(record, _)| record).map_err(|()| malformed)
     }
 

@@ -119,4 +119,34 @@ macro_rules! written_as_text {
     )*};
 }
 
-pub use {bail, error, read_as_text, written_as_text};
+/// Implements `as_str` and `Display` for types that wrap a checked string.
+#[macro_export]
+macro_rules! shown_as_text {
+    ($($name:ty)*) => {$(
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )*};
+}
+
+/// Implements `Display` for enums that are serialized as words.
+#[macro_export]
+macro_rules! shown_as_serialized {
+    ($($name:ty)*) => {$(
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        }
+    )*};
+}
+
+pub use {bail, error, read_as_text, shown_as_serialized, shown_as_text, written_as_text};

@@ -105,7 +105,12 @@ impl Processes {
         let bytes = if is_shown {
             read(&path)?
         } else {
-            kernel_boot_id().map_err(|error| process_error(&path, covered_error(&error)))?
+            kernel_boot_id().map_err(|error| {
+                let text = format!(
+                    "another file is mounted over the kernel's, which cannot be read ({error})"
+                );
+                process_error(&path, io::Error::new(error.kind(), text))
+            })?
         };
         let boot = String::from_utf8_lossy(bytes.trim_ascii());
         Ok(self.boot.get_or_init(|| boot.into_owned()).clone())
@@ -348,11 +353,6 @@ fn kernel_boot_id() -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::from(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-fn covered_error(error: &io::Error) -> io::Error {
-    let text = format!("another file is mounted over the kernel's, which cannot be read ({error})");
-    io::Error::new(error.kind(), text)
 }
 
 fn process_error(path: &Path, source: io::Error) -> ProcessError {

@@ -304,16 +304,7 @@ impl RawObject {
         key: &str,
         mut visit: impl FnMut(T),
     ) -> Result<(), RawError> {
-        let Some(array) = self.array(key)? else {
-            return Ok(());
-        };
-        for (index, element) in array.iter().enumerate() {
-            visit(
-                read_text(element)
-                    .map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?,
-            );
-        }
-        Ok(())
+        self.try_each(key, |element| read_text(element).map(&mut visit))
     }
 
     /// Visits the strings of the array at `key`, which are copied only if they contain escapes.
@@ -321,14 +312,19 @@ impl RawObject {
     /// # Errors
     /// [`RawError::Value`] if it is not an array, or an element is not a string.
     pub fn each_string(&self, key: &str, mut visit: impl FnMut(&str)) -> Result<(), RawError> {
+        self.try_each(key, |element| read_string(element).map(|text| visit(&text)))
+    }
+
+    fn try_each(
+        &self,
+        key: &str,
+        mut visit: impl FnMut(&str) -> Result<(), RawError>,
+    ) -> Result<(), RawError> {
         let Some(array) = self.array(key)? else {
             return Ok(());
         };
         for (index, element) in array.iter().enumerate() {
-            visit(
-                &read_string(element)
-                    .map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?,
-            );
+            visit(element).map_err(|error| error.with_key(format!("[{index}]")).with_key(key))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use serde_json::value::to_raw_value;
 use thiserror::Error;
 
 use crate::json::{ElementChange, MAX_STRING, RawArray, RawError, RawObject, read_string};
-use crate::name::HookName;
+use crate::name::{HookName, text_enum};
 use crate::spec::Hook;
 
 /// Why a configuration could not be read or changed.
@@ -47,32 +47,15 @@ pub struct Rlimit {
     pub soft: u64,
 }
 
-/// A set of capabilities of the process (capabilities(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the sets are those of capabilities(7)")]
-pub enum CapabilitySet {
-    Bounding,
-    Effective,
-    Inheritable,
-    Permitted,
-    Ambient,
-}
-
-impl CapabilitySet {
-    /// All sets.
-    pub const ALL: [Self; 5] =
-        [Self::Bounding, Self::Effective, Self::Inheritable, Self::Permitted, Self::Ambient];
-
-    /// The key in `process.capabilities`.
-    #[must_use]
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::Bounding => "bounding",
-            Self::Effective => "effective",
-            Self::Inheritable => "inheritable",
-            Self::Permitted => "permitted",
-            Self::Ambient => "ambient",
-        }
+text_enum! {
+    /// A set of capabilities of the process (capabilities(7)), a key in `process.capabilities`.
+    #[expect(missing_docs, reason = "the sets are those of capabilities(7)")]
+    pub enum CapabilitySet {
+        Bounding = "bounding",
+        Effective = "effective",
+        Inheritable = "inheritable",
+        Permitted = "permitted",
+        Ambient = "ambient",
     }
 }
 
@@ -305,7 +288,7 @@ impl OciConfig {
         };
         check_inner(Some(&root), "root", &["path"])?;
         check_inner(process.as_ref(), "user", &USER_KEYS)?;
-        let sets = CapabilitySet::ALL.map(CapabilitySet::key);
+        let sets = CapabilitySet::ALL.map(CapabilitySet::as_str);
         check_inner(process.as_ref(), "capabilities", &sets)?;
         check_inner(linux.as_ref(), "resources", &["devices", "hugepageLimits"])?;
         let mounts = mounts.into_iter().map(MountEntry).collect();
@@ -504,7 +487,7 @@ impl OciConfig {
     /// Returns a set of `process.capabilities`.
     pub fn capabilities(&self, set: CapabilitySet) -> Result<Vec<String>, OciConfigError> {
         self.read_process(|process| match process.object("capabilities")? {
-            Some(sets) => Ok(sets.read(set.key())?.unwrap_or_default()),
+            Some(sets) => Ok(sets.read(set.as_str())?.unwrap_or_default()),
             None => Ok(Vec::new()),
         })
     }
@@ -519,9 +502,9 @@ impl OciConfig {
             let mut all = process.object("capabilities")?.unwrap_or_default();
             for set in sets {
                 let mut is_held = false;
-                all.each_string(set.key(), |capability| is_held |= capability == name)?;
+                all.each_string(set.as_str(), |capability| is_held |= capability == name)?;
                 if !is_held {
-                    push(&mut all, set.key(), &[name])?;
+                    push(&mut all, set.as_str(), &[name])?;
                 }
             }
             if all.is_modified() && !all.is_empty() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::slice;
 
 use serde::de::value::Error as Silent;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
@@ -65,13 +66,16 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         let cdi = &self.cdi;
-        check_absolute("cdi.hook-path", &cdi.hook_path)?;
-        check_absolute("cdi.hugepages-dir", &cdi.hugepages_dir)?;
-        for dir in &cdi.host_library_dirs {
-            check_absolute("cdi.host-library-dirs", dir)?;
-        }
-        for dir in &cdi.container_library_dirs {
-            check_absolute("cdi.container-library-dirs", dir)?;
+        let paths = [
+            ("cdi.hook-path", slice::from_ref(&cdi.hook_path)),
+            ("cdi.hugepages-dir", slice::from_ref(&cdi.hugepages_dir)),
+            ("cdi.host-library-dirs", &cdi.host_library_dirs),
+            ("cdi.container-library-dirs", &cdi.container_library_dirs),
+            ("cdi.host-device-dir", cdi.host_device_dir.as_slice()),
+            ("cdi.container-device-dir", cdi.container_device_dir.as_slice()),
+        ];
+        for (key, paths) in paths {
+            paths.iter().try_for_each(|path| check_absolute(key, path))?;
         }
         let may_be_empty = [
             ("cdi.host-tool-dir", &cdi.host_tool_dir),
@@ -83,14 +87,6 @@ impl Config {
         ];
         for (key, path) in may_be_empty {
             if let Some(path) = path.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-                check_absolute(key, path)?;
-            }
-        }
-        for (key, path) in [
-            ("cdi.host-device-dir", &cdi.host_device_dir),
-            ("cdi.container-device-dir", &cdi.container_device_dir),
-        ] {
-            if let Some(path) = path {
                 check_absolute(key, path)?;
             }
         }

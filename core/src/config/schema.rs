@@ -1,7 +1,6 @@
 //! The JSON Schema of the configuration file, generated from the types that the file is parsed into.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
@@ -19,9 +18,9 @@ use crate::kubernetes_settings::{
 };
 use crate::netdev::address::{InterfaceAddress, Network};
 use crate::netdev::settings::{InterfaceRoute, Mtu};
-use crate::select::{Glob, HexId, LinkLayer, PfSelector, VfRanges};
+use crate::select::{Glob, HexId, LinkLayer, VfRanges};
 use crate::vf_config::{VlanPriority, VlanRanges};
-use onload_sys::error::Result;
+use onload_sys::error::{Result, shown_as_serialized};
 
 /// Returns the JSON Schema of the configuration file. It contains no references.
 pub fn config_schema() -> Schema {
@@ -88,8 +87,8 @@ macro_rules! schemas {
 
 schemas! {
     {"type": "string"}:
-        HexId PfSelector VfRanges Glob LinkLayer InterfaceName PfRef MacAddress PageSize NumaNodeId
-        VlanRanges InterfaceRoute InterfaceAddress Network ResourceName ListenAddress;
+        HexId VfRanges Glob LinkLayer InterfaceName PfRef MacAddress PageSize NumaNodeId VlanRanges
+        InterfaceRoute InterfaceAddress Network ResourceName ListenAddress;
     {"type": ["string", "integer"]}: Memlock;
     {"type": "integer", "minimum": 0, "maximum": 4094}: Vlan;
     {"type": "integer", "minimum": 0, "maximum": 7}: VlanPriority;
@@ -118,8 +117,7 @@ macro_rules! serialized_as_text {
 }
 
 serialized_as_text!(
-    Class Glob InterfaceName ListenAddress Memlock Network NumaNodeId PageSize ResourceName
-    SettingOrigin
+    Glob InterfaceName ListenAddress Memlock Network NumaNodeId PageSize ResourceName
 );
 
 /// A setting, its value and where the value comes from.
@@ -132,7 +130,8 @@ pub struct Setting {
     pub origin: SettingOrigin,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SettingOrigin {
     Default,
     File,
@@ -140,15 +139,7 @@ pub enum SettingOrigin {
     Variable,
 }
 
-impl fmt::Display for SettingOrigin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            SettingOrigin::Default => "default",
-            SettingOrigin::File => "file",
-            SettingOrigin::Variable => "variable",
-        })
-    }
-}
+shown_as_serialized!(SettingOrigin);
 
 /// Lists every setting with its value in a valid configuration file.
 pub fn list_settings(text: &str) -> Result<Vec<Setting>> {

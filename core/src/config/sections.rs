@@ -1,10 +1,11 @@
 //! The sections of the configuration file. Missing keys have their defaults.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use onload_sys::error::shown_as_serialized;
 
 use super::values::{
     Memlock, OnIncompatible, Preload, RdmaLibraries, RootWithOnload, Share, read_kinds,
@@ -333,8 +334,4 @@ pub enum LogLevel {
     Debug,
 }
 
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+shown_as_serialized!(LogLevel);

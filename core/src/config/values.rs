@@ -7,7 +7,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::class::Class;
-use onload_sys::error::{Error, Result, bail};
+use onload_sys::error::{Error, Result, bail, shown_as_serialized};
 use onload_sys::text::Quoted;
 
 /// A number of containers, from 1 to [`Share::MAX`].
@@ -101,11 +101,7 @@ impl FromStr for RdmaLibraries {
     }
 }
 
-impl fmt::Display for RdmaLibraries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+shown_as_serialized!(RdmaLibraries);
 
 /// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! The name of an interface in a container.
 
-use std::fmt;
 use std::str::FromStr;
 
-use onload_sys::error::{Error, Result, bail};
+use onload_sys::error::{Error, Result, bail, shown_as_text};
 use onload_sys::text::Quoted;
 
 /// Names with a meaning in a container: engines name their own interface `eth0`, each network
@@ -18,17 +17,7 @@ const RESERVED: [&str; 4] = ["eth0", "lo", "all", "default"];
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NewInterfaceName(String);
 
-impl NewInterfaceName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for NewInterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shown_as_text!(NewInterfaceName);
 
 impl FromStr for NewInterfaceName {
     type Err = Error;

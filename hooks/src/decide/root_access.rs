@@ -97,7 +97,7 @@ pub(crate) fn drop_setuid(process: &mut RawObject) -> Result<bool, RawError> {
         let before = names.len();
         names.retain(|name| !is_setuid(name));
         if names.len() < before {
-            sets.write(set.key(), &names)?;
+            sets.write(set.as_str(), &names)?;
             is_taken = true;
         }
     }
@@ -130,7 +130,7 @@ fn find_root_capability(process: &RawObject) -> Result<Option<&'static str>, Raw
 }
 
 fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>, RawError> {
-    Ok(sets.read(set.key())?.unwrap_or_default())
+    Ok(sets.read(set.as_str())?.unwrap_or_default())
 }
 
 /// Returns whether a word of the configuration may mean this capability. runc accepts only the name. crun uses libcap,

@@ -10,7 +10,7 @@ use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, quote_for_shell};
 
-use super::kernel::HostKernel;
+use super::kernel::KernelReader;
 use crate::discover::movable_interface::{find_vdpa, read_soft_rdma, read_vdpa};
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::pci::DEVICES;
@@ -22,7 +22,7 @@ const PACKET_SOCKETS: &str = "/proc/net/packet";
 
 pub(super) struct FunctionUsers<'h> {
     host: &'h Host,
-    kernel: &'h dyn HostKernel,
+    kernel: &'h dyn KernelReader,
     /// Leases whose containers may be running, or the reason why they cannot be read.
     leases: Result<Vec<LeasedFunction>, String>,
     /// `None` if the host's kernel cannot be queried.
@@ -41,7 +41,7 @@ struct LeasedFunction {
 }
 
 impl<'h> FunctionUsers<'h> {
-    pub(super) fn read(host: &'h Host, kernel: &'h dyn HostKernel) -> Result<Self, HostError> {
+    pub(super) fn read(host: &'h Host, kernel: &'h dyn KernelReader) -> Result<Self, HostError> {
         kernel.refresh();
         let leases = match leases::list(host) {
             Ok(entries) => {

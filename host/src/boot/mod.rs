@@ -21,7 +21,7 @@ pub fn fuzz(text: &str) {
 }
 
 pub use apply::{ApplyOutcome, StepStage, apply};
-pub use kernel::{HostKernel, OfflineKernel, VfChange, VfSettings};
+pub use kernel::{HostKernel, KernelReader, OfflineKernel, VfChange, VfSettings};
 pub use plan::plan;
 pub use running_kernel::RunningKernel;
 pub use step::{Effect, HostPlan, HostStep, StepAction, StepRefusal, StepSubject};

@@ -6,12 +6,12 @@ use onload_core::config::Config;
 use onload_sys::text::ErrorChain;
 
 use super::function_users::FunctionUsers;
-use super::kernel::HostKernel;
+use super::kernel::KernelReader;
 use super::step::{HostPlan, StepSubject};
 use super::{af_xdp, hugepages, rdma_netns, sriov};
 use crate::host::{Host, HostError};
 
-pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
+pub fn plan(host: &Host, kernel: &dyn KernelReader, config: &Config) -> HostPlan {
     let mut plan = HostPlan::default();
     let settings = &config.host;
     // The mode can change only while there is a single network namespace, so this comes first.
@@ -38,7 +38,7 @@ pub fn plan(host: &Host, kernel: &dyn HostKernel, config: &Config) -> HostPlan {
     plan
 }
 
-fn plan_sriov(host: &Host, kernel: &dyn HostKernel, config: &Config, plan: &mut HostPlan) {
+fn plan_sriov(host: &Host, kernel: &dyn KernelReader, config: &Config, plan: &mut HostPlan) {
     if config.sriov.is_empty() {
         return;
     }

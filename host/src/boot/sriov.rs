@@ -12,7 +12,7 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::function_users::FunctionUsers;
-use super::kernel::{HostKernel, VfChange, VfSettings};
+use super::kernel::{KernelReader, VfChange, VfSettings};
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
 use crate::discover::netdev::{SYS_CLASS_NET, is_ipoib_address, is_representor_port_name};
 use crate::discover::pci::DEVICES;
@@ -61,7 +61,7 @@ struct VfState {
 
 pub(super) fn read(
     host: &Host,
-    kernel: &dyn HostKernel,
+    kernel: &dyn KernelReader,
     users: &FunctionUsers<'_>,
     pf: &PfRef,
 ) -> anyhow::Result<PfState> {
@@ -80,15 +80,12 @@ pub(super) fn read(
         Ok(text.and_then(|text| text.parse::<u16>().ok()))
     };
     let interfaces = host.list(&directory.join("net"))?.names;
-    let flags = match &interface {
-        Some(name) => host.attribute(&flags_path(name))?,
-        None => None,
+    let attribute = |file: &str| match &interface {
+        Some(name) => host.attribute(&Path::new(SYS_CLASS_NET).join(name).join(file)),
+        None => Ok(None),
     };
-    let flags = flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
-    let address_of_interface = match &interface {
-        Some(name) => host.attribute(&Path::new(SYS_CLASS_NET).join(name).join("address"))?,
-        None => None,
-    };
+    let flags = attribute("flags")?;
+    let hardware_address = attribute("address")?;
     let mut vfs = BTreeMap::new();
     for name in host.list(&directory)?.names {
         let Some(index) = name.strip_prefix("virtfn") else {
@@ -115,9 +112,9 @@ pub(super) fn read(
         default_route: interfaces.into_iter().find(|name| users.is_on_default_route(name)),
         has_vfio_pci: host.entry(Path::new(VFIO_PCI_DRIVER))?.is_some(),
         address,
-        is_ipoib: address_of_interface.as_deref().is_some_and(is_ipoib_address),
+        is_ipoib: hardware_address.as_deref().is_some_and(is_ipoib_address),
         interface,
-        flags,
+        flags: flags.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()),
         vfs,
         settings,
     })

@@ -12,7 +12,7 @@ use onload_core::host_settings::RdmaNetns;
 use onload_sys::netlink::link::format_hwaddr;
 use onload_sys::netlink::vf::VlanTag;
 
-use super::kernel::{HostKernel, VfChange, VfSettings};
+use super::kernel::{HostKernel, KernelReader, VfChange, VfSettings};
 use super::running_kernel::netns_busy_error;
 use super::{ApplyOutcome, HostPlan, HostStep, OfflineKernel, StepStage, apply, plan};
 use crate::discover::test_tree::{AsHost, Tree};
@@ -259,7 +259,7 @@ impl Machine {
     }
 }
 
-impl HostKernel for Machine {
+impl KernelReader for Machine {
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>> {
         assert_eq!(interface, "ens2");
         Ok(Some(self.settings.borrow().clone()))
@@ -281,7 +281,9 @@ impl HostKernel for Machine {
     fn find_opener(&self, node: &Path) -> Option<String> {
         self.holders.borrow().get(node).cloned()
     }
+}
 
+impl HostKernel for Machine {
     fn set_vf(&self, interface: &str, vf: u32, change: VfChange) -> anyhow::Result<()> {
         if self.hears(format!("{interface} vf {vf} {change:?}"))? {
             let mut settings = self.settings.borrow_mut();

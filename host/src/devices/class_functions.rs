@@ -60,11 +60,8 @@ pub(crate) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
         ("kind", text(Some(device.class.as_str()))),
         ("name", text(Some(device.name.as_str()))),
     ]);
-    let functions = class_functions(device.class);
-    attributes.extend(
-        functions.map_or_else(Attributes::new, |functions| {
-            (functions.attributes)(device, function_index)
-        }),
-    );
+    if let Some(functions) = class_functions(device.class) {
+        attributes.extend((functions.attributes)(device, function_index));
+    }
     attributes
 }

@@ -102,8 +102,14 @@ pub(super) fn add_interfaces(
     // Containers that share a network namespace have it together.
     offered.dedup_by(|one, other| one.device == other.device);
     inventory.netdevs = offered;
-    let virtual_ones = virtual_interface_exclusions(inventory, config);
-    inventory.not_offered.extend(virtual_ones);
+    for interface in inventory.interfaces.iter().filter(|interface| interface.pci().is_none()) {
+        if config.discover.offer_netdevs.iter().any(|glob| glob.matches(&interface.name)) {
+            let reason = "it is not the interface of a PCI function, by which a returning interface \
+                is found; this is unsupported";
+            let exclusion = Exclusion::new(Class::Netdev, interface.name.as_str(), reason);
+            inventory.not_offered.push(exclusion);
+        }
+    }
 }
 
 /// Warns about configured interfaces that the host does not have, since they may be misspelt. Does not warn if
@@ -334,18 +340,6 @@ fn interfaces_in_pools<'n>(
         }
     }
     selected
-}
-
-fn virtual_interface_exclusions(inventory: &Inventory, config: &Config) -> Vec<Exclusion> {
-    let patterns = &config.discover.offer_netdevs;
-    let virtual_interfaces = inventory.interfaces.iter().filter(|interface| {
-        interface.pci().is_none() && patterns.iter().any(|glob| glob.matches(&interface.name))
-    });
-    let reason = "it is not the interface of a PCI function, by which a returning interface is \
-        found; this is unsupported";
-    virtual_interfaces
-        .map(|interface| Exclusion::new(Class::Netdev, interface.name.as_str(), reason))
-        .collect()
 }
 
 #[cfg(test)]

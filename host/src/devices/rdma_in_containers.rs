@@ -2,8 +2,8 @@
 //! have their data.
 
 use onload_core::class::Class;
+use onload_lease::SavedState;
 use onload_lease::run_dir::RUN_DIR;
-use onload_lease::{LeaseEntry, SavedRdma, SavedState};
 
 use super::interfaces::{saved_state, trouble_reason};
 use super::inventory::Inventory;
@@ -45,30 +45,19 @@ fn list_rdma_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<RdmaDe
         let trouble = trouble_reason(entry, is_current, inventory);
         // A device on the host has returned, and its lease is about to end.
         if trouble.is_some() || !inventory.rdma.iter().any(|device| device.name == saved.name) {
-            away.push(RdmaDevice { trouble, ..device_before_move(saved, entry, inventory) });
+            let function = inventory.functions.get(saved.pci);
+            away.push(RdmaDevice {
+                name: saved.name.clone(),
+                pci_address: Some(saved.pci),
+                trouble,
+                numa_node: function.and_then(|function| function.numa_node),
+                device: entry.device.name.to_string(),
+                // Not recorded in the lease.
+                ..RdmaDevice::default()
+            });
         }
     }
     away
-}
-
-fn device_before_move(saved: &SavedRdma, entry: &LeaseEntry, inventory: &Inventory) -> RdmaDevice {
-    let function = inventory.functions.get(saved.pci);
-    RdmaDevice {
-        name: saved.name.clone(),
-        pci_address: Some(saved.pci),
-        // Not recorded in the lease.
-        is_subfunction: false,
-        waits_for_container: false,
-        trouble: None,
-        numa_node: function.and_then(|function| function.numa_node),
-        node_guid: None,
-        firmware: None,
-        transport: None,
-        netdevs: Vec::new(),
-        ports: Vec::new(),
-        nodes: Vec::new(),
-        device: entry.device.name.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use onload_core::host_settings::PfRef;
-use onload_core::select::{self, PoolSelector};
+use onload_core::select::PoolSelector;
 use onload_sys::pci::PciAddress;
 
 use super::device::HostDevice;
@@ -52,15 +52,14 @@ pub(crate) fn select(
         }
         chosen.push(any);
     }
-    let unmatched = keys.iter().flatten().filter(|word| !word.is_matched.get());
-    Selection { chosen, unmatched: unmatched.map(SelectorWord::text).collect() }
+    let unmatched = keys.into_iter().flatten().filter(|word| !word.is_matched.get());
+    Selection { chosen, unmatched: unmatched.map(|word| word.text).collect() }
 }
 
 /// A word of a selector.
 struct SelectorWord<'s> {
-    key: &'static str,
-    word: &'s dyn fmt::Display,
-    write: fn(&dyn fmt::Display) -> String,
+    /// `select.KEY = WORD`.
+    text: String,
     test: Box<dyn Fn(&DeviceFunction<'_>) -> bool + 's>,
     /// Whether any device matched it.
     is_matched: Cell<bool>,
@@ -71,11 +70,6 @@ impl SelectorWord<'_> {
         let is_match = (self.test)(device_function);
         self.is_matched.set(self.is_matched.get() | is_match);
         is_match
-    }
-
-    /// Formats the word as `select.KEY = WORD`.
-    fn text(&self) -> String {
-        format!("select.{} = {}", self.key, (self.write)(self.word))
     }
 }
 
@@ -132,17 +126,15 @@ fn selector_key<'s, T: fmt::Display>(
     test: impl Fn(&T, &DeviceFunction<'_>) -> bool + Copy + 's,
 ) -> Vec<SelectorWord<'s>> {
     let words = words.iter().map(|word| SelectorWord {
-        key,
-        word,
-        write,
+        text: format!("select.{key} = {}", write(word)),
         test: Box::new(move |device_function| test(word, device_function)),
         is_matched: Cell::new(false),
     });
     words.collect()
 }
 
-fn resolve_pf(pf: &select::PfSelector, function_index: &FunctionIndex<'_>) -> Option<PciAddress> {
-    match &pf.0 {
+fn resolve_pf(pf: &PfRef, function_index: &FunctionIndex<'_>) -> Option<PciAddress> {
+    match pf {
         PfRef::Address(address) => Some(*address),
         PfRef::Interface(name) => function_index.interface(name.as_str())?.pci(),
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use onload_core::class::Class;
+use onload_sys::error::written_as_text;
 use onload_sys::pci::PciAddress;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Exclusion {
@@ -18,7 +19,8 @@ pub struct Exclusion {
     pub pci: Option<PciAddress>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "String")]
 pub enum ExclusionSubject {
     Device(Class),
     /// A program that belongs to a class.
@@ -34,11 +36,7 @@ impl fmt::Display for ExclusionSubject {
     }
 }
 
-impl Serialize for ExclusionSubject {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+written_as_text!(ExclusionSubject);
 
 impl From<Class> for ExclusionSubject {
     fn from(class: Class) -> Self {

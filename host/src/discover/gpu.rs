@@ -1,10 +1,10 @@
 //! GPUs, and distances of PCI functions in the PCIe tree. Pure.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
+use onload_sys::error::shown_as_serialized;
 use onload_sys::pci::PciAddress;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::pci::{PciFunction, PciFunctions, PciId};
 
@@ -19,7 +19,8 @@ const EMULATED: [u16; 2] = [0x1b36, 0x15ad];
 const EMULATED_ICH: PciId = PciId { vendor: INTEL, device: 0x244e };
 
 /// The classes of `nvidia-smi topo -m`, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
     Pix,
     Pxb,
@@ -28,29 +29,7 @@ pub enum Distance {
     Sys,
 }
 
-impl Distance {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Distance::Pix => "PIX",
-            Distance::Pxb => "PXB",
-            Distance::Phb => "PHB",
-            Distance::Node => "NODE",
-            Distance::Sys => "SYS",
-        }
-    }
-}
-
-impl fmt::Display for Distance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl Serialize for Distance {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
+shown_as_serialized!(Distance);
 
 /// The GPUs of a host, by address.
 pub fn gpus(functions: &PciFunctions) -> impl Iterator<Item = (&PciFunction, &'static str)> {

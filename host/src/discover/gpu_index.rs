@@ -167,10 +167,10 @@ fn amd_nodes(probe: &Probe<'_>, gpus: &[&PciFunction]) -> Vec<GpuNodes> {
 /// (`node_show` in drivers/gpu/drm/amd/amdkfd/kfd_topology.c), so not to a daemon in a pod, where partitions are
 /// unknown.
 fn if_readable(text: Result<Option<String>, HostError>) -> Result<Option<String>, HostError> {
-    text.or_else(|error| match error.is_not_permitted() {
-        true => Ok(None),
-        false => Err(error),
-    })
+    match text {
+        Err(error) if error.is_not_permitted() => Ok(None),
+        text => text,
+    }
 }
 
 /// Reads these vendors' specifications in the directories that engines use.
@@ -188,7 +188,8 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
                 continue;
             }
             let path = Path::new(dir).join(&name);
-            if let Some(content) = read_spec(probe, &path) {
+            let text = probe.ok_or_warn(host.text(&path)).unwrap_or_default();
+            if let Some(content) = parse_spec(&path, &text) {
                 sources.push(SpecSource { path, priority, content });
             }
         }
@@ -196,28 +197,17 @@ fn read_specs(probe: &Probe<'_>) -> Registry {
     Registry::from_sources(sources)
 }
 
-/// Reads a specification. Returns `None` if the file does not mention these vendors.
-fn read_spec(probe: &Probe<'_>, path: &Path) -> Option<Result<Spec, LoadError>> {
-    let text = probe.ok_or_warn(probe.host().text(path))?;
-    parse_spec(path, &text)
-}
-
+/// Returns `None` if the file does not mention these vendors.
 fn parse_spec(path: &Path, text: &str) -> Option<Result<Spec, LoadError>> {
-    let parse = spec_parser(path)?;
+    let parse: fn(&[u8]) -> Result<Spec, ParseError> = match path.extension()?.to_str()? {
+        "json" => from_json,
+        "yaml" => from_yaml,
+        _ => return None,
+    };
     VENDORS
         .iter()
         .any(|vendor| text.contains(vendor.kind))
         .then(|| parse(text.as_bytes()).map_err(LoadError::from))
-}
-
-type SpecParser = fn(&[u8]) -> Result<Spec, ParseError>;
-
-fn spec_parser(path: &Path) -> Option<SpecParser> {
-    match path.extension()?.to_str()? {
-        "json" => Some(from_json),
-        "yaml" => Some(from_yaml),
-        _ => None,
-    }
 }
 
 /// Returns the part of a CDI file that discovery reads: the kind, the numbers of GPUs and the paths of their nodes. Anything

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
+use onload_core::host_settings::PageSize;
 use onload_sys::mountinfo::{parse_mounts_line, unescape};
 use onload_sys::text::parse_digits;
 use serde::Serialize;
@@ -114,7 +115,7 @@ fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: b
         total: pages("nr_hugepages").unwrap_or_else(|| on_nodes(|node| node.total)),
         free: pages("free_hugepages").unwrap_or_else(|| on_nodes(|node| node.free)),
         overcommit: pages("nr_overcommit_hugepages").unwrap_or(0),
-        name: format_size(size_kib),
+        name: PageSize::from_kib(size_kib).to_string(),
         size_kib,
         nodes,
         mounts: Vec::new(),
@@ -204,14 +205,6 @@ pub(crate) fn parse_node(name: &str) -> Option<u32> {
     parse_digits(name.strip_prefix("node")?)
 }
 
-/// The name of a size, in the largest unit that divides it.
-fn format_size(size_kib: u64) -> String {
-    let units = [(1 << 20, "Gi"), (1 << 10, "Mi")];
-    let whole = units.into_iter().find(|(unit, _)| size_kib.is_multiple_of(*unit));
-    let (unit, suffix) = whole.unwrap_or((1, "Ki"));
-    format!("{}{suffix}", size_kib / unit)
-}
-
 #[cfg(fuzzing)]
 pub(super) fn fuzz(text: &str) {
     let _ = (
@@ -224,7 +217,7 @@ pub(super) fn fuzz(text: &str) {
     if let Some(size) = parse_size(text) {
         assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
         // The kernel accepts the name of a size as a page size, and CDI as a device name.
-        let name = format_size(size);
+        let name = PageSize::from_kib(size).to_string();
         assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
         assert!(taken_names::check_name(&name).is_ok());
     }
@@ -366,7 +359,7 @@ mod tests {
             (16_777_216, "16Gi"),
         ];
         for (size, name) in names {
-            assert_eq!(format_size(size), name);
+            assert_eq!(PageSize::from_kib(size).to_string(), name);
         }
     }
 

@@ -351,7 +351,7 @@ pub fn release_strings<'c>(
 ) -> Vec<&'c [u8]> {
     let releases = content.split(|byte| *byte == 0 || *byte == b'\n').filter(|text| {
         let printed = text.strip_prefix(b"Onload ").and_then(release);
-        let is_drivers = driver.is_some_and(|driver| trim(text) == driver.as_bytes());
+        let is_drivers = driver.is_some_and(|driver| text.trim_ascii() == driver.as_bytes());
         is_drivers || printed.is_some() || release(text).is_some()
     });
     let marks = marks.iter().map(|mark| mark.as_bytes());
@@ -367,7 +367,7 @@ fn contains(content: &[u8], text: &[u8]) -> bool {
 fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     let mut strings = content.split(|byte| *byte == 0 || *byte == b'\n');
     if let Some(version) = driver
-        && strings.clone().any(|text| trim(text) == version.as_bytes())
+        && strings.clone().any(|text| text.trim_ascii() == version.as_bytes())
     {
         return Some(version.to_owned());
     }
@@ -379,13 +379,9 @@ fn library_version(content: &[u8], driver: Option<&str>) -> Option<String> {
     strings.filter_map(release).all(|other| other == first).then_some(first)
 }
 
-fn trim(text: &[u8]) -> &[u8] {
-    text.trim_ascii()
-}
-
 /// Parses a release of Onload, with three or four numbers.
 fn release(text: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(trim(text)).ok().filter(|text| text.len() <= 32)?;
+    let text = std::str::from_utf8(text.trim_ascii()).ok().filter(|text| text.len() <= 32)?;
     let numbers: Vec<&str> = text.split('.').collect();
     let release = (3..=4).contains(&numbers.len())
         && numbers

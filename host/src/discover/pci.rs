@@ -165,18 +165,13 @@ impl PciFunctions {
     /// Returns the PCI function of a device in sysfs: the last PCI address in its path. The device may be directly
     /// below it, or behind virtio, the auxiliary bus or a subfunction.
     pub(crate) fn function_above(device: &Path) -> Option<PciAddress> {
-        device
-            .iter()
-            .rev()
-            .filter_map(|name| name.to_str())
-            .filter_map(|name| name.parse().ok())
-            .next()
+        device.iter().rev().find_map(|name| name.to_str()?.parse().ok())
     }
 }
 
 fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> {
     let directory = Path::new(DEVICES).join(address.to_string());
-    let mut entries = probe.list(&directory);
+    let entries = probe.list(&directory);
     let has = |name: &str| entries.binary_search_by(|entry| entry.as_str().cmp(name)).is_ok();
     let id16 = |name: &str| probe.hex(directory.join(name)).and_then(|id| u16::try_from(id).ok());
     let id = PciId { vendor: id16("vendor")?, device: id16("device")? };
@@ -188,7 +183,7 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
             let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
             Some((index, target.parse().ok()?))
         });
-    let function = PciFunction {
+    Some(PciFunction {
         address,
         id,
         class: probe.hex(directory.join("class")).unwrap_or(0),
@@ -197,10 +192,8 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
         iommu_group: link("iommu_group").and_then(|group| group.parse().ok()),
         physical_function: link("physfn").and_then(|name| name.parse().ok()),
         virtual_functions: virtual_functions.collect(),
-        entries: Vec::new(),
-    };
-    entries.retain(|name| is_needed_entry(name));
-    Some(PciFunction { entries, ..function })
+        entries: entries.into_iter().filter(|name| is_needed_entry(name)).collect(),
+    })
 }
 
 /// Returns the domain and bus of a function.

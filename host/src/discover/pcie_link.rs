@@ -4,12 +4,14 @@
 use std::fmt;
 use std::path::Path;
 
+use onload_sys::error::written_as_text;
 use onload_sys::text::format_count;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::host::{Host, HostError};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
 pub struct PcieLink {
     /// Transfers of a lane, in tenths of GT/s.
     pub speed: u32,
@@ -49,11 +51,7 @@ impl fmt::Display for PcieLink {
     }
 }
 
-impl Serialize for PcieLink {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+written_as_text!(PcieLink);
 
 /// Reads the present (`current`) or maximum (`max`) link of a function or port. `None` without a usable value.
 pub fn read(host: &Host, directory: &Path, which: &str) -> Result<Option<PcieLink>, HostError> {

@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,12 +14,15 @@ use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
 use onload_core::netdev::usage::{ExtraUses, NetworkState};
 use onload_core::rdma_companion::CompanionNode;
+use onload_sys::netlink::link::parse_hwaddr;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_digits};
 use serde::Serialize;
 
 use crate::discover::exclusion::Exclusion;
-use crate::discover::netdev::{self, NetworkInterface, group_without_representors};
+use crate::discover::netdev::{
+    self, INFINIBAND_ALEN, NetworkInterface, group_without_representors,
+};
 use crate::discover::node::{NumberedNode, OfferedNode, serialize_paths};
 use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
@@ -42,7 +46,7 @@ const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
 /// free index (`ib_cache_gid_add`), and a table may have hundreds.
 const EMPTY_GIDS: usize = 16;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RdmaDevice {
     /// The kernel's name, for instance `mlx5_0`.
     pub name: String,
@@ -620,22 +624,20 @@ impl RdmaContext<'_, '_, '_> {
         let Some(companion) = driver.and_then(CompanionNode::find_by_driver) else {
             return;
         };
-        let node = companion.node_name(&device.name).map_or_else(
-            || {
-                Err(format!(
-                    "its name was changed, and {} finds its node only by the kernel's name; run \
-                     \"ln -s /dev/null {NAMING_RULE}\" and reboot",
-                    companion.library
-                ))
-            },
-            |name| {
+        let node = match companion.node_name(&device.name) {
+            None => Err(format!(
+                "its name was changed, and {} finds its node only by the kernel's name; run \
+                 \"ln -s /dev/null {NAMING_RULE}\" and reboot",
+                companion.library
+            )),
+            Some(name) => {
                 let class = |class: &&str| Path::new("/sys/class").join(class).join(&name);
                 let mut directories = companion.classes.iter().map(class);
                 let present = directories.find(|path| self.probe.entry(path).is_some());
                 let directory = present.unwrap_or_else(|| class(&companion.classes[0]));
                 NumberedNode::find(self.probe, format!("/dev/{name}"), &directory)
-            },
-        );
+            }
+        };
         match node {
             Ok(node) => device.nodes.push(offered_node(node, &device.name, device.pci_address)),
             Err(reason) => self.probe.warn(format!(
@@ -932,30 +934,15 @@ fn state_word(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
-/// Parses the port's GUID at the end of its first GID, of eight groups, or of an IPoIB hardware address, of twenty
-/// bytes.
-fn parse_guid(text: &str, count: usize, digits: usize) -> Option<u64> {
-    let groups: Vec<&str> = text.split(':').collect();
-    let is_whole = groups.len() == count
-        && groups.iter().all(|group| {
-            group.len() == digits && group.bytes().all(|byte| byte.is_ascii_hexdigit())
-        });
-    let guid = groups.get(count - 16 / digits..)?.concat();
-    u64::from_str_radix(&guid, 16).ok().filter(|_| is_whole)
-}
-
+/// Parses a GID, which the kernel writes as an IPv6 address with all its digits.
 fn parse_gid(text: &str) -> Option<[u8; 16]> {
-    let groups: Vec<&str> = text.split(':').collect();
-    let is_whole = groups.len() == 8 && groups.iter().all(|group| group.len() == 4);
-    let gid = u128::from_str_radix(&groups.concat(), 16).ok().filter(|_| is_whole)?;
-    Some(gid.to_be_bytes())
+    let address: Ipv6Addr = text.parse().ok().filter(|_| text.len() == 39)?;
+    Some(address.octets())
 }
 
 /// Parses an address of six bytes that are not all zero.
 fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
-    let bytes: Option<Vec<u8>> =
-        text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    let address: [u8; 6] = bytes?.try_into().ok()?;
+    let address: [u8; 6] = parse_hwaddr(text)?.try_into().ok()?;
     (address != [0; 6]).then_some(address)
 }
 
@@ -971,12 +958,15 @@ fn make_gid(transport: Option<&str>, gid: [u8; 16], address: [u8; 6]) -> [u8; 16
     made
 }
 
+/// Parses the port's GUID at the end of its first GID.
 fn parse_port_guid(gid: &str) -> Option<u64> {
-    parse_guid(gid, 8, 4)
+    parse_gid(gid)?.last_chunk().copied().map(u64::from_be_bytes)
 }
 
+/// Parses the port's GUID at the end of an IPoIB hardware address.
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
-    parse_guid(address, 20, 2)
+    let address = parse_hwaddr(address).filter(|address| address.len() == INFINIBAND_ALEN)?;
+    address.last_chunk().copied().map(u64::from_be_bytes)
 }
 
 #[cfg(fuzzing)]

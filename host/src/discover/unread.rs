@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use onload_core::class::Class;
 use rustix::process::geteuid;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 pub(crate) static ONLOAD: LazyLock<Vec<Class>> =
     LazyLock::new(|| matching_classes(|class| class.is_onload() || class == Class::Profile));
@@ -26,7 +26,6 @@ pub struct UnreadEntry {
     /// The path as the user sees it.
     pub path: PathBuf,
     /// The classes that are undecided without it, sorted.
-    #[serde(serialize_with = "serialize_classes")]
     pub kinds: Vec<Class>,
     pub reason: String,
     /// The remedy, as the end of a line. Empty if the reason contains it or no remedy is known.
@@ -43,8 +42,4 @@ pub fn advice<'a>(unread: impl IntoIterator<Item = &'a UnreadEntry>) -> &'static
 /// Returns the end of a message about a denied access, which is empty for root.
 pub fn as_root() -> &'static str {
     if geteuid().is_root() { "" } else { "; run as root" }
-}
-
-fn serialize_classes<S: Serializer>(classes: &[Class], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(classes.iter().map(|class| class.as_str()))
 }

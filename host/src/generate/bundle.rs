@@ -43,10 +43,7 @@ pub(super) fn generate_bundles(
             Ok((name, device)) => {
                 bundles.devices.insert(name, device);
             }
-            Err(reason) => {
-                let exclusion = Exclusion::new(Class::Bundle, name, reason);
-                bundles.not_offered.push(exclusion);
-            }
+            Err(reason) => bundles.not_offered.push(Exclusion::new(Class::Bundle, name, reason)),
         }
     }
     bundles

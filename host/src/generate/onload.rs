@@ -10,7 +10,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
 use super::class_edits::{ClassEdits, DeviceEdits};
-use super::edit_builder::{EditBuilder, READ_WRITE, nodes_only, path_text, read_only};
+use super::edit_builder::{EditBuilder, READ_WRITE, nodes_only, read_only};
 use super::installed_files::ONLOAD_SOCKET_DIR;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
@@ -125,9 +125,6 @@ pub(super) fn socket_mount(builder: &EditBuilder<'_>) -> Option<Mount> {
 
 fn profile_mount(onload: &Onload, builder: &EditBuilder<'_>) -> Option<Mount> {
     let dir = onload.profile_dir.as_deref()?;
-    match builder.config.container_profile_dir.as_deref() {
-        Some(path) if path.as_os_str().is_empty() => None,
-        Some(path) => Some(read_only(dir, path)),
-        None => Some(read_only(dir, Path::new(&path_text(dir)))),
-    }
+    let target = builder.config.container_profile_dir.as_deref().unwrap_or(dir);
+    (!target.as_os_str().is_empty()).then(|| read_only(dir, target))
 }

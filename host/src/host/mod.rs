@@ -51,6 +51,8 @@ const RDMA_TABLE: &str = "rdma.table";
 const MAX_LINKS: usize = 40;
 /// Mode of created directories.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const SYSFS: &str = "/sys";
 /// The file system type of sysfs in statfs(2) (include/uapi/linux/magic.h).
 pub const SYSFS_MAGIC: rustix::fs::FsWord = 0x6265_6572;
@@ -258,8 +260,7 @@ impl Host {
 
     /// Returns the device number of its sysfs. `None` if its /sys is not a sysfs, as in a capture.
     fn sysfs_device(&self) -> Option<u64> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let sysfs = self.open_at(Path::new(SYSFS), flags).ok()??;
+        let sysfs = self.open_at(Path::new(SYSFS), PATH_ONLY).ok()??;
         let is_sysfs = rustix::fs::fstatfs(&sysfs).ok()?.f_type == SYSFS_MAGIC;
         let device = rustix::fs::fstat(&sysfs).ok()?.st_dev;
         is_sysfs.then_some(device)
@@ -377,8 +378,7 @@ impl Host {
 
     /// Lists a directory. The listing is empty if the directory does not exist.
     pub fn list(&self, path: &Path) -> Result<DirListing, HostError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Some(directory) = self.open_at(path, flags)? else {
+        let Some(directory) = self.directory(path)? else {
             self.notify(path, ReadAccess::NoDirectory);
             return Ok(DirListing::default());
         };
@@ -411,36 +411,32 @@ impl Host {
 
     /// `None` if it does not exist.
     pub fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, HostError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        self.open_at(path, flags)
+        self.open_at(path, DIRECTORY)
     }
 
     /// Opens a directory, creating it and its parents with mode 0755 if they are missing.
     pub fn create_directory(&self, path: &Path) -> Result<OwnedFd, HostError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut current = PathBuf::from("/");
         for part in relative_path(path).components() {
             let parent = current.clone();
             current.push(part);
             // A directory may be behind a dangling link: /var/run to /run.
-            if self.open_at(&current, flags)?.is_none() {
+            if self.directory(&current)?.is_none() {
                 let target = self.link(&current)?.map(|link| parent.join(link));
                 self.make_directory(target.as_deref().unwrap_or(&current))?;
             }
         }
-        let opened = self.open_at(&current, flags)?;
-        opened.ok_or_else(|| self.read_error(path, Errno::NOENT))
+        self.directory(&current)?.ok_or_else(|| self.read_error(path, Errno::NOENT))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), HostError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = self
-            .open_at(path.parent().unwrap_or(Path::new("/")), flags)?
+            .directory(path.parent().unwrap_or(Path::new("/")))?
             .ok_or_else(|| self.read_error(path, Errno::NOENT))?;
         let name = path.file_name().unwrap_or_default();
         let made = rustix::fs::mkdirat(&parent, name, DIRECTORY_MODE).and_then(|()| {
             let directory =
-                rustix::fs::openat(&parent, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+                rustix::fs::openat(&parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
             // Other users must be able to read files there, regardless of the caller's umask.
             set_mode(directory, DIRECTORY_MODE)
         });
@@ -468,8 +464,7 @@ impl Host {
 
     /// Reads a symbolic link. `None` if it does not exist or is not a link.
     pub fn link(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Some(link) = self.open_at(path, flags)? else {
+        let Some(link) = self.open_at(path, PATH_ONLY | OFlags::NOFOLLOW)? else {
             return Ok(None);
         };
         match rustix::fs::readlinkat(&link, "", Vec::new()) {
@@ -485,7 +480,7 @@ impl Host {
 
     /// Resolves all links of a path. `None` if the target does not exist.
     pub fn resolve(&self, path: &Path) -> Result<Option<PathBuf>, HostError> {
-        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, PATH_ONLY)? else {
             return Ok(None);
         };
         let inside =
@@ -513,7 +508,7 @@ impl Host {
 
     /// Returns the kind of a file, following links. `None` if it does not exist.
     pub fn entry(&self, path: &Path) -> Result<Option<EntryKind>, HostError> {
-        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, PATH_ONLY)? else {
             // Records a dangling link too.
             self.record(path, |_| {});
             return Ok(None);
@@ -554,14 +549,11 @@ impl Host {
     /// Returns the directory on a path that may not be searched, or the directory that it leads to. `None` if it leads
     /// to another file.
     fn find_unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
         for _ in 0..MAX_LINKS {
-            let mut above = path.ancestors();
-            let reached = above.find_map(|ancestor| {
-                let descriptor = self.open_at(ancestor, flags).ok()??;
+            let (ancestor, directory) = path.ancestors().find_map(|ancestor| {
+                let descriptor = self.open_at(ancestor, PATH_ONLY).ok()??;
                 Some((ancestor.to_owned(), self.descriptor_path(&descriptor).ok()?))
-            });
-            let (ancestor, directory) = reached?;
+            })?;
             let below = path.strip_prefix(&ancestor).ok()?.to_owned();
             let mut rest = below.components();
             let Some(next) = rest.next() else {
@@ -585,7 +577,7 @@ impl Host {
     }
 
     pub fn modified(&self, path: &Path) -> Result<Option<SystemTime>, HostError> {
-        let Some(descriptor) = self.open_at(path, OFlags::PATH | OFlags::CLOEXEC)? else {
+        let Some(descriptor) = self.open_at(path, PATH_ONLY)? else {
             return Ok(None);
         };
         let stat = rustix::fs::fstat(&descriptor).map_err(|error| self.read_error(path, error))?;
@@ -607,8 +599,7 @@ impl Host {
         if let Some(node) = self.table.get(path) {
             return Ok(Some(*node));
         }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Some(descriptor) = self.open_at(path, flags)? else {
+        let Some(descriptor) = self.open_at(path, PATH_ONLY | OFlags::NOFOLLOW)? else {
             return Ok(None);
         };
         let stat = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)

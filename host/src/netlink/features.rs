@@ -2,9 +2,7 @@
 //! ethtool.yaml): XDP, flow filters, channels. A capture stores them as text.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io;
-use std::str::FromStr;
 
 use anyhow::Context;
 use onload_sys::netlink::message::{
@@ -45,6 +43,15 @@ const COMBINED_COUNT: u16 = 9;
 /// The feature `NETIF_F_NTUPLE` (net/ethtool/common.c).
 const NTUPLE: &[u8] = b"rx-ntuple-filter";
 const UNKNOWN: &str = "-";
+/// The words of a capture.
+const XDP_WORDS: [(Option<bool>, &str); 3] =
+    [(Some(true), "xdp"), (Some(false), "no-xdp"), (None, UNKNOWN)];
+const FILTER_WORDS: [(Option<FlowFilters>, &str); 4] = [
+    (Some(FlowFilters::On), "on"),
+    (Some(FlowFilters::Off), "off"),
+    (Some(FlowFilters::Absent), "none"),
+    (None, UNKNOWN),
+];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceFeatures {
@@ -80,16 +87,8 @@ fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
         return None;
     };
     let features = InterfaceFeatures {
-        xdp: match xdp {
-            "xdp" => Some(true),
-            "no-xdp" => Some(false),
-            UNKNOWN => None,
-            _ => return None,
-        },
-        flow_filters: match filters {
-            UNKNOWN => None,
-            filters => Some(filters.parse().ok()?),
-        },
+        xdp: XDP_WORDS.iter().find(|(_, word)| *word == xdp)?.0,
+        flow_filters: FILTER_WORDS.iter().find(|(_, word)| *word == filters)?.0,
         channels: match channels {
             UNKNOWN => None,
             channels => Some(channels.parse().ok()?),
@@ -102,36 +101,19 @@ fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
 pub(crate) fn to_text(all: &BTreeMap<String, InterfaceFeatures>) -> String {
     let mut text = String::new();
     for (name, features) in all {
-        let xdp = match features.xdp {
-            Some(true) => "xdp",
-            Some(false) => "no-xdp",
-            None => UNKNOWN,
-        };
-        let or_unknown = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
-        let filters = or_unknown(features.flow_filters.map(|filters| filters.to_string()));
-        let channels = or_unknown(features.channels.map(|channels| channels.to_string()));
-        text += &format!("{name} {xdp} {filters} {channels}\n");
+        let channels =
+            features.channels.map_or(UNKNOWN.to_owned(), |channels| channels.to_string());
+        text += &format!(
+            "{name} {} {} {channels}\n",
+            word_of(&features.xdp, &XDP_WORDS),
+            word_of(&features.flow_filters, &FILTER_WORDS)
+        );
     }
     text
 }
 
-impl fmt::Display for FlowFilters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FlowFilters::On => "on",
-            FlowFilters::Off => "off",
-            FlowFilters::Absent => "none",
-        })
-    }
-}
-
-impl FromStr for FlowFilters {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let all = [FlowFilters::On, FlowFilters::Off, FlowFilters::Absent];
-        all.into_iter().find(|filters| filters.to_string() == text).ok_or(())
-    }
+fn word_of<T: PartialEq>(value: &T, words: &[(T, &'static str)]) -> &'static str {
+    words.iter().find(|(known, _)| known == value).map_or(UNKNOWN, |(_, word)| word)
 }
 
 /// Reads the features of all interfaces in this network namespace. Kernels without a netlink family do not report its

@@ -26,7 +26,7 @@ pub(crate) fn read() -> io::Result<RdmaPortInterfaces> {
             continue;
         };
         // A device that has disappeared since has no ports.
-        let payload = nldev::ports_payload(device.index);
+        let payload = nldev::device_payload(device.index);
         let ports = socket.list(nldev::GET_PORTS, &payload, &nldev::parse_port);
         for port in ports.unwrap_or_default() {
             all.insert((name.clone(), port.number), port.interface);

@@ -186,13 +186,11 @@ impl OfferBuilder<'_> {
         if device.health != Health::Healthy {
             return device.health.clone();
         }
-        for name in names {
-            if let Some(reason) = self.spec_devices.missing_reason(class, name) {
-                return Health::from_trouble(Some(reason));
-            }
-        }
-        Health::from_trouble(names.iter().find_map(|name| {
-            self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
+        let missing = names.iter().find_map(|name| self.spec_devices.missing_reason(class, name));
+        Health::from_trouble(missing.or_else(|| {
+            names.iter().find_map(|name| {
+                self.nodes.stale_reason(&self.spec_devices.device_expectations(class, name))
+            })
         }))
     }
 }

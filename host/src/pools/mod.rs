@@ -212,8 +212,7 @@ impl ClassDevices<'_> {
     }
 
     fn refuse(&self, name: &str, reason: String, pools: &mut PoolSet) {
-        let exclusion = Exclusion::new(self.class, name, reason);
-        pools.not_offered.push(exclusion);
+        pools.not_offered.push(Exclusion::new(self.class, name, reason));
     }
 
     /// Returns the names of the class's devices and of all interfaces, which may be offered later.
@@ -245,27 +244,25 @@ impl ClassDevices<'_> {
             .into_iter()
             .partition(|candidate| candidate.iter().any(|one| one.is_drained));
         let (drained, offered) = (first_devices(drained), first_devices(offered));
-        let members = |devices: &[&HostDevice]| devices.iter().copied().map(to_member).collect();
+        let pool_of = |devices: &[&HostDevice]| {
+            let members = devices.iter().map(|device| PoolMember {
+                name: device.name.clone(),
+                numa_node: device.numa_node,
+            });
+            Pool { members: members.collect(), share }
+        };
         if !drained.is_empty() {
             pools.drained.push(NamedPool {
                 class,
                 name: name.clone(),
-                pool: Pool { members: members(&drained), share },
+                pool: pool_of(&drained),
                 nearness: Nearness::default(),
             });
         }
-        match self.drained_reason(&drained).filter(|_| offered.is_empty()) {
-            Some(reason) => Err(reason),
-            None => {
-                let members = members(&offered);
-                check_size(
-                    class,
-                    name,
-                    Pool { members, share },
-                    pool_nearness(self.gpu_nics, &offered),
-                )
-            }
+        if let Some(reason) = self.drained_reason(&drained).filter(|_| offered.is_empty()) {
+            return Err(reason);
         }
+        check_size(class, name, pool_of(&offered), pool_nearness(self.gpu_nics, &offered))
     }
 
     fn build_named_pool(
@@ -281,20 +278,14 @@ impl ClassDevices<'_> {
             .candidates
             .iter()
             .zip(chosen)
-            .filter(|(_, chosen)| *chosen)
-            .map(|(each, _)| each)
+            .filter_map(|(candidate, is_chosen)| is_chosen.then_some(candidate))
             .collect();
         if chosen.is_empty() {
             return Err(self.empty_reason(&name, &unmatched));
         }
-        let share = pool.share.map(Share::get);
-        let class_share = self.shares.share(class);
-        let share = if self.inventory.is_rdma_exclusive() && class == Class::Rdma {
-            class_share
-        } else {
-            share.or(class_share)
-        };
-        let share = share.unwrap_or(UNCOUNTED);
+        let is_single = self.inventory.is_rdma_exclusive() && class == Class::Rdma;
+        let own_share = pool.share.map(Share::get).filter(|_| !is_single);
+        let share = own_share.or(self.shares.share(class)).unwrap_or(UNCOUNTED);
         if !unmatched.is_empty() {
             pools.warnings.push(format!(
                 "pool {class}={name}: no {class} device matches {} in [pools.{name}]",
@@ -329,10 +320,6 @@ fn first_devices<'i>(candidates: Vec<&Vec<&'i HostDevice>>) -> Vec<&'i HostDevic
     candidates.into_iter().filter_map(|each| each.first()).copied().collect()
 }
 
-fn to_member(device: &HostDevice) -> PoolMember {
-    PoolMember { name: device.name.clone(), numa_node: device.numa_node }
-}
-
 fn check_size(
     class: Class,
     name: DeviceName,
@@ -362,10 +349,10 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
     if fits(&nearness) {
         return nearness;
     }
-    let gpus = nearness.gpus.into_iter().map(|(address, GpuNearness { index, .. })| {
-        let nics = Vec::new();
-        (address, GpuNearness { index, nics })
-    });
+    let gpus = nearness
+        .gpus
+        .into_iter()
+        .map(|(address, gpu)| (address, GpuNearness { nics: Vec::new(), ..gpu }));
     let reason = "its NICs need more bytes than a specification allows; define smaller pools";
     let without =
         Nearness { nics: Vec::new(), gpus: gpus.collect(), unknown: Some(reason.to_owned()) };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 use onload_core::class::Class;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use crate::spec_index::FILE_PREFIX;
@@ -54,7 +54,7 @@ pub struct Manifest {
     /// The newest CDI version that was allowed; `None` means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cdi_version: Option<String>,
-    #[serde(with = "class_names")]
+    #[serde(deserialize_with = "deserialize_known_classes")]
     pub kinds: Vec<Class>,
     pub files: BTreeMap<String, FileHashes>,
 }
@@ -101,18 +101,9 @@ pub fn sha256(content: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-mod class_names {
-    use onload_core::class::Class;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(classes: &[Class], out: S) -> Result<S::Ok, S::Error> {
-        out.collect_seq(classes.iter().map(|class| class.as_str()))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Class>, D::Error> {
-        let words = Vec::<String>::deserialize(input)?;
-        Ok(words.iter().filter_map(|word| word.parse().ok()).collect())
-    }
+fn deserialize_known_classes<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Class>, D::Error> {
+    let words = Vec::<String>::deserialize(input)?;
+    Ok(words.iter().filter_map(|word| word.parse().ok()).collect())
 }
 
 #[cfg(test)]

@@ -51,10 +51,11 @@ pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix
     for (name, address) in &all {
         let mut line = name.clone();
         for (_, other) in &all {
-            let distance =
-                gpu_nics.distance(*address, *other).map_or(UNKNOWN, |distance| distance.as_str());
-            let cell = if address == other { " X " } else { distance };
-            line = format!("{line}\t{cell}");
+            line += &match gpu_nics.distance(*address, *other) {
+                _ if address == other => "\t X ".to_owned(),
+                Some(distance) => format!("\t{distance}"),
+                None => format!("\t{UNKNOWN}"),
+            };
         }
         if gpu_nics.gpus.iter().any(|(gpu, _)| gpu == address) {
             line += &describe_affinity(inventory, topology, *address);

@@ -68,12 +68,7 @@ impl ContainerRoot {
     /// root.
     pub fn open(path: &Path) -> Result<Self> {
         let fd = open_root(path, || rustix::fs::open(path, ROOT, Mode::empty()), || stat("/"))?;
-        Ok(ContainerRoot {
-            fd,
-            step: ResolveFlags::NO_XDEV,
-            files: ResolveFlags::empty(),
-            lookups_left: Cell::new(MAX_LOOKUPS),
-        })
+        Ok(ContainerRoot::new(fd, ResolveFlags::NO_XDEV, ResolveFlags::empty()))
     }
 
     /// Like [`ContainerRoot::open`], after the runtime has mounted it. `path` is relative to the root directory
@@ -89,22 +84,16 @@ impl ContainerRoot {
                 "the container's root {path:?} is not a mount in the container's mount namespace, so files created there would not belong to the container; call this hook as createRuntime or prestart"
             );
         }
-        Ok(ContainerRoot {
-            fd,
-            step: ResolveFlags::empty(),
-            files: ResolveFlags::NO_XDEV,
-            lookups_left: Cell::new(MAX_LOOKUPS),
-        })
+        Ok(ContainerRoot::new(fd, ResolveFlags::empty(), ResolveFlags::NO_XDEV))
     }
 
     /// Wraps the root directory of a running process. Its mounts are part of the tree and may never answer.
     pub fn from_process(fd: OwnedFd) -> Self {
-        ContainerRoot {
-            fd,
-            step: ResolveFlags::empty(),
-            files: ResolveFlags::empty(),
-            lookups_left: Cell::new(MAX_LOOKUPS),
-        }
+        ContainerRoot::new(fd, ResolveFlags::empty(), ResolveFlags::empty())
+    }
+
+    fn new(fd: OwnedFd, step: ResolveFlags, files: ResolveFlags) -> Self {
+        ContainerRoot { fd, step, files, lookups_left: Cell::new(MAX_LOOKUPS) }
     }
 
     pub fn find(&self, path: &Path) -> Result<OwnedFd, Errno> {

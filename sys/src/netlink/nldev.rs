@@ -143,11 +143,6 @@ pub fn parse_queue_pairs(payload: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Returns the payload of [`GET_PORTS`] for a device.
-pub fn ports_payload(index: u32) -> Vec<u8> {
-    device_payload(index)
-}
-
 pub fn parse_port(payload: &[u8]) -> Option<RdmaPortLink> {
     let number = u32_at(find_attribute(payload, PORT_INDEX)?, 0)?;
     let interface = find_attribute(payload, NETDEV_NAME)
@@ -156,7 +151,7 @@ pub fn parse_port(payload: &[u8]) -> Option<RdmaPortLink> {
     Some(RdmaPortLink { number, interface: interface.map(str::to_owned) })
 }
 
-fn device_payload(index: u32) -> Vec<u8> {
+pub fn device_payload(index: u32) -> Vec<u8> {
     encode_attribute(INDEX, &index.to_ne_bytes())
 }
 
@@ -265,7 +260,7 @@ mod tests {
 
     #[test]
     fn ports_are_listed_with_the_interfaces_that_are_in_the_namespace() {
-        assert_eq!(request(GET_PORTS, DUMP, &ports_payload(3)), bytes("ports-request"));
+        assert_eq!(request(GET_PORTS, DUMP, &device_payload(3)), bytes("ports-request"));
         let link = |number, interface: Option<&str>| RdmaPortLink {
             number,
             interface: interface.map(str::to_owned),

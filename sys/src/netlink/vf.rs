@@ -40,40 +40,19 @@ pub struct VlanTag {
     pub protocol: VlanProtocol,
 }
 
-/// The standard of the tag.
+/// The standard of the tag, with its EtherType.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
     /// A customer's tag.
     #[default]
     #[serde(rename = "802.1q")]
-    Q,
+    Q = 0x8100,
     /// A provider's tag, in front of the customer's.
     #[serde(rename = "802.1ad")]
-    Ad,
+    Ad = 0x88a8,
 }
 
-impl VlanProtocol {
-    /// Its EtherType.
-    fn ethertype(self) -> u16 {
-        match self {
-            VlanProtocol::Q => 0x8100,
-            VlanProtocol::Ad => 0x88a8,
-        }
-    }
-
-    fn from_ethertype(number: u16) -> Option<Self> {
-        let all = [VlanProtocol::Q, VlanProtocol::Ad];
-        all.into_iter().find(|protocol| protocol.ethertype() == number)
-    }
-}
-
-impl fmt::Display for VlanProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-/// The link state of a virtual function.
+/// The link state of a virtual function, with its number in `VF_LINK_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
@@ -88,11 +67,7 @@ impl LinkState {
     const ALL: [LinkState; 3] = [LinkState::Auto, LinkState::Enable, LinkState::Disable];
 }
 
-impl fmt::Display for LinkState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
+crate::error::shown_as_serialized!(VlanProtocol LinkState);
 
 /// Settings of a virtual function, either requested or as the driver reports them. `None` is not requested or not
 /// reported.
@@ -176,7 +151,7 @@ impl VfChange {
                 match tag.protocol {
                     VlanProtocol::Q => encode_attribute(VF_VLAN, &value),
                     protocol => {
-                        let number = protocol.ethertype().to_be_bytes();
+                        let number = (protocol as u16).to_be_bytes();
                         let value = [&value[..], &number, &[0; 2]].concat();
                         encode_nested(VF_VLAN_LIST, &encode_attribute(VF_VLAN_INFO, &value))
                     }
@@ -185,13 +160,7 @@ impl VfChange {
             VfChange::SpoofCheck(on) => switch(VF_SPOOF_CHECK, on),
             VfChange::Trust(on) => switch(VF_TRUST, on),
             VfChange::Rate { min, max } => encode_attribute(VF_RATE, &words(&[min, max])),
-            VfChange::LinkState(state) => {
-                let number = (0..)
-                    .zip(LinkState::ALL)
-                    .filter(|(_, link_state)| *link_state == state)
-                    .map(|(index, _)| index);
-                encode_attribute(VF_LINK_STATE, &words(&[number.sum()]))
-            }
+            VfChange::LinkState(state) => encode_attribute(VF_LINK_STATE, &words(&[state as u32])),
         }
     }
 }
@@ -390,7 +359,8 @@ fn parse_protocol(list: &[u8]) -> Option<VlanProtocol> {
     let Some((_, info)) = first else {
         return Some(VlanProtocol::Q);
     };
-    VlanProtocol::from_ethertype(u16::from_be(u16_at(info, 12)?))
+    let ethertype = u16::from_be(u16_at(info, 12)?);
+    [VlanProtocol::Q, VlanProtocol::Ad].into_iter().find(|it| *it as u16 == ethertype)
 }
 
 #[cfg(test)]
