@@ -14,6 +14,7 @@ use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
+use super::rdma::link_remedy;
 use super::reload::{reapply_remedy, reload_finding};
 use super::returning::lost_registrations;
 use crate::status::OTHER_BUILD_EFFECT;
@@ -267,21 +268,20 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
 }
 
 pub(super) fn link(context: &CheckContext<'_>) -> Findings {
-    let nics = context.inventory.nics.iter();
-    let findings = nics.filter_map(|nic| {
-        let state = nic.state.as_deref()?;
+    let mut findings = Vec::new();
+    for nic in &context.inventory.nics {
         let name = &nic.name;
-        let finding = match state {
-            "up" | "unknown" => Finding::pass(format!("{name} is {state}")),
+        let finding = match nic.state.as_deref() {
+            Some(state @ ("up" | "unknown")) => Finding::pass(format!("{name} is {state}")),
             // It is in a container, so its link is not visible here.
-            STATE_HELD | RETURNING => return None,
-            _ => Finding::warn(
+            None | Some(STATE_HELD | RETURNING) => continue,
+            Some(state) => Finding::warn(
                 format!("{name} is {state}: it carries no traffic"),
-                Remedy::run(format!("ip link set dev {} up", quote_for_shell(name))),
+                link_remedy(context, name)?,
             ),
         };
         let finding = finding.with_path(format!("/sys/class/net/{name}/operstate"));
-        Some(finding.with_subject(nic.device.clone()))
-    });
-    Ok(findings.collect())
+        findings.push(finding.with_subject(nic.device.clone()));
+    }
+    Ok(findings)
 }

@@ -120,39 +120,69 @@ fn inactive_ports_finding(
     let ports = format!("/sys/class/infiniband/{}/ports", device.name);
     let has_link = port.state.as_deref().is_some_and(|state| state != "DOWN");
     let remedy = match port.netdevs.first() {
-        Some(name) if port.link_layer.as_deref() == Some("Ethernet") => {
-            let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
-            if flags.is_some_and(|flags| is_down(&flags)) {
-                format!("ip link set dev {} up", quote_for_shell(name))
-            } else {
-                format!("ip -statistics link show dev {}", quote_for_shell(name))
-            }
+        Some(name) if port.link_layer.as_deref() == Some("Ethernet") => link_remedy(context, name)?,
+        _ if has_link => {
+            Remedy::run(format!("sminfo -C {} -P {}", quote_for_shell(&device.name), port.port))
         }
-        _ if has_link => format!("sminfo -C {} -P {}", quote_for_shell(&device.name), port.port),
-        _ => format!("cat {ports}/{}/phys_state", port.port),
+        _ => Remedy::run(format!("cat {ports}/{}/phys_state", port.port)),
     };
-    let finding = Finding::warn(trouble, Remedy::run(remedy));
+    let finding = Finding::warn(trouble, remedy);
     Ok(finding.with_subject(&device.name).with_path(ports))
 }
 
-/// Whether each device has a node GUID.
+/// Returns the remedy for an interface without a link. If it is up, its cable or the other end is at fault.
+pub(super) fn link_remedy(context: &CheckContext<'_>, name: &str) -> Result<Remedy, HostError> {
+    let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
+    let name = quote_for_shell(name);
+    Ok(Remedy::run(match flags {
+        Some(flags) if !is_down(&flags) => format!("ip -statistics link show dev {name}"),
+        _ => format!("ip link set dev {name} up"),
+    }))
+}
+
+/// Whether each device has a node GUID, and on InfiniBand its own.
 pub(super) fn check_guids(context: &CheckContext<'_>) -> Findings {
-    let mut devices = context.inventory.rdma.iter().filter(|device| device.node_guid.is_some());
-    if devices.clone().any(RdmaDevice::has_zero_guid) {
-        let zero = devices.filter(|device| device.has_zero_guid());
-        return Ok(zero.map(|device| zero_guid_finding(context, device)).collect());
+    let devices = &context.inventory.rdma;
+    let mut findings = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let zero = device.has_zero_guid().then(|| ZERO_GUID.to_owned());
+        if let Some(fault) = zero.or_else(|| same_guid_fault(device, &devices[..index])) {
+            findings.push(bad_guid_finding(context, device, fault));
+        }
     }
-    let pass = || Finding::pass("each device has a node GUID").with_path("/sys/class/infiniband");
-    Ok(devices.next().map(|_| pass()).into_iter().collect())
+    if findings.is_empty() && devices.iter().any(|device| device.node_guid.is_some()) {
+        let pass = Finding::pass("each device has a node GUID");
+        findings.push(pass.with_path("/sys/class/infiniband"));
+    }
+    Ok(findings)
+}
+
+/// Ethernet devices are left out, since drivers make their GUID of the MAC address, which the members of a bond share.
+/// So are devices of the same function, such as `mlx5_0` and `smi1` of a ConnectX-8.
+fn same_guid_fault(device: &RdmaDevice, others: &[RdmaDevice]) -> Option<String> {
+    let guid = device.node_guid.as_ref().filter(|_| is_infiniband(device))?;
+    let other = others.iter().find(|other| {
+        other.node_guid.as_ref() == Some(guid)
+            && other.pci_address != device.pci_address
+            && is_infiniband(other)
+    })?;
+    Some(format!(
+        "its node GUID is also that of {}: the subnet manager accepts only one of them in a subnet",
+        other.name
+    ))
+}
+
+fn is_infiniband(device: &RdmaDevice) -> bool {
+    device.ports.iter().any(|port| port.link_layer.as_deref() == Some("InfiniBand"))
 }
 
 /// The physical function sets the identifiers of a virtual one, whose driver reads them when it binds: on Ethernet mlx5
 /// makes the GUID of the MAC address (`mlx5_esw_set_vport_mac_locked`). Other adapters have theirs in the firmware.
-fn zero_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice) -> Finding {
+fn bad_guid_finding(context: &CheckContext<'_>, device: &RdmaDevice, fault: String) -> Finding {
     let path = format!("/sys/class/infiniband/{}/node_guid", device.name);
     let mut remedies = virtual_guid_remedies(context, device).unwrap_or_default().into_iter();
     let finding = Finding::warn(
-        ZERO_GUID,
+        fault,
         remedies.next().unwrap_or_else(|| {
             Remedy::install("firmware that has a GUID for this device", "the vendor of the card")
         }),
@@ -178,10 +208,8 @@ fn virtual_guid_remedies(context: &CheckContext<'_>, device: &RdmaDevice) -> Opt
         .filter(|one| is_own(&one.name))
         .min_by_key(|one| one.port);
     let interface = quote_for_shell(&parent_interface?.name);
-    let is_infiniband =
-        device.ports.iter().any(|port| port.link_layer.as_deref() == Some("InfiniBand"));
     let identifiers: &[&str] =
-        if is_infiniband { &["node_guid GUID", "port_guid GUID"] } else { &["mac MAC"] };
+        if is_infiniband(device) { &["node_guid GUID", "port_guid GUID"] } else { &["mac MAC"] };
     let set = identifiers
         .iter()
         .map(|identifier| format!("ip link set dev {interface} vf {index} {identifier}"));
