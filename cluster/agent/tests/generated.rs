@@ -65,6 +65,46 @@ fn the_committed_code_of_nomad_s_and_go_plugin_s_protocols_is_that_of_the_proto_
 
 #[test]
 fn the_committed_code_of_nri_and_ttrpc_is_that_of_the_proto_files() {
-    let files = ["api.proto", "ttrpc.proto"];
-    compare("nri", &files, |generator| generator.include_file("mod.rs"));
+    // The plugin writes these to the config.json of a container.
+    const MESSAGES: [&str; 10] = [
+        "Mount",
+        "Hooks",
+        "Hook",
+        "LinuxNamespace",
+        "LinuxDevice",
+        "LinuxResources",
+        "LinuxDeviceCgroup",
+        "HugepageLimit",
+        "POSIXRlimit",
+        "User",
+    ];
+    const VALUES: [&str; 4] =
+        ["OptionalInt", "OptionalInt64", "OptionalUInt32", "OptionalFileMode"];
+    const OPTIONAL: [&str; 6] = [
+        "Hook.timeout",
+        "LinuxDevice.file_mode",
+        "LinuxDevice.uid",
+        "LinuxDevice.gid",
+        "LinuxDeviceCgroup.major",
+        "LinuxDeviceCgroup.minor",
+    ];
+    compare("nri", &["api.proto", "ttrpc.proto"], |generator| {
+        let mut generator = generator.include_file("mod.rs").field_attribute(
+            "LinuxNamespace.path",
+            "#[serde(skip_serializing_if = \"String::is_empty\")]",
+        );
+        for message in MESSAGES {
+            let attribute = "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]";
+            generator = generator.type_attribute(message, attribute);
+        }
+        for value in VALUES {
+            let attribute = "#[derive(serde::Serialize)] #[serde(transparent)]";
+            generator = generator.type_attribute(value, attribute);
+        }
+        for field in OPTIONAL {
+            let attribute = "#[serde(skip_serializing_if = \"Option::is_none\")]";
+            generator = generator.field_attribute(field, attribute);
+        }
+        generator
+    });
 }

@@ -91,6 +91,8 @@ pub struct Container {
     #[prost(message, optional, tag = "21")]
     pub user: ::core::option::Option<User>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Mount {
     #[prost(string, tag = "1")]
@@ -102,6 +104,8 @@ pub struct Mount {
     #[prost(string, repeated, tag = "4")]
     pub options: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Hooks {
     #[prost(message, repeated, tag = "1")]
@@ -117,6 +121,8 @@ pub struct Hooks {
     #[prost(message, repeated, tag = "6")]
     pub poststop: ::prost::alloc::vec::Vec<Hook>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hook {
     #[prost(string, tag = "1")]
@@ -126,6 +132,7 @@ pub struct Hook {
     #[prost(string, repeated, tag = "3")]
     pub env: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: ::core::option::Option<OptionalInt>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -137,14 +144,19 @@ pub struct LinuxContainer {
     #[prost(message, optional, tag = "3")]
     pub resources: ::core::option::Option<LinuxResources>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinuxNamespace {
     #[prost(string, tag = "1")]
     pub r#type: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub path: ::prost::alloc::string::String,
 }
 /// The runtime lets the container read and write it, whatever its mode says (pkg/api/device.go, AccessString).
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinuxDevice {
     #[prost(string, tag = "1")]
@@ -156,12 +168,17 @@ pub struct LinuxDevice {
     #[prost(int64, tag = "4")]
     pub minor: i64,
     #[prost(message, optional, tag = "5")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub file_mode: ::core::option::Option<OptionalFileMode>,
     #[prost(message, optional, tag = "6")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: ::core::option::Option<OptionalUInt32>,
     #[prost(message, optional, tag = "7")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: ::core::option::Option<OptionalUInt32>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LinuxResources {
     #[prost(message, repeated, tag = "3")]
@@ -169,6 +186,8 @@ pub struct LinuxResources {
     #[prost(message, repeated, tag = "7")]
     pub devices: ::prost::alloc::vec::Vec<LinuxDeviceCgroup>,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LinuxDeviceCgroup {
     #[prost(bool, tag = "1")]
@@ -176,12 +195,16 @@ pub struct LinuxDeviceCgroup {
     #[prost(string, tag = "2")]
     pub r#type: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub major: ::core::option::Option<OptionalInt64>,
     #[prost(message, optional, tag = "4")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub minor: ::core::option::Option<OptionalInt64>,
     #[prost(string, tag = "5")]
     pub access: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HugepageLimit {
     #[prost(string, tag = "1")]
@@ -189,6 +212,8 @@ pub struct HugepageLimit {
     #[prost(uint64, tag = "2")]
     pub limit: u64,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PosixRlimit {
     #[prost(string, tag = "1")]
@@ -203,6 +228,8 @@ pub struct CdiDevice {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
+#[serde(rename_all = "camelCase")]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct User {
     #[prost(uint32, tag = "1")]
@@ -244,21 +271,29 @@ pub struct KeyValue {
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
 }
+#[derive(serde::Serialize)]
+#[serde(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OptionalInt {
     #[prost(int64, tag = "1")]
     pub value: i64,
 }
+#[derive(serde::Serialize)]
+#[serde(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OptionalInt64 {
     #[prost(int64, tag = "1")]
     pub value: i64,
 }
+#[derive(serde::Serialize)]
+#[serde(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OptionalUInt32 {
     #[prost(uint32, tag = "1")]
     pub value: u32,
 }
+#[derive(serde::Serialize)]
+#[serde(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OptionalFileMode {
     #[prost(uint32, tag = "1")]

@@ -139,9 +139,9 @@ impl AnswerBuilder<'_> {
         Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
 
-    /// Returns the variables. Another plugin's preload is merged like the container's own. NRI rejects a variable that
-    /// two plugins set unless the later one removes it first, by a `-` before its name (pkg/adaptation/result.go,
-    /// `adjustEnv`).
+    /// Returns the variables. A preload that another plugin set is merged like the container's own. NRI rejects a
+    /// variable that two plugins set, unless the later plugin removes it first by a `-` before its name
+    /// (pkg/adaptation/result.go, `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
         let env = self.adjustment.edits.env.iter().flat_map(|(key, value)| {
             let removed = (key == LD_PRELOAD).then(|| (format!("-{key}"), String::new()));
@@ -167,8 +167,7 @@ impl AnswerBuilder<'_> {
             let arguments = HookArguments::from_command(&hook.args);
             arguments.is_some_and(|(_, arguments)| arguments.memlock.is_some())
         });
-        let by_hook = |name: &str| name == "RLIMIT_MEMLOCK" && has_hook;
-        match limits.iter().find(|limit| !by_hook(&limit.type_)) {
+        match limits.iter().find(|limit| !has_hook || limit.type_ != "RLIMIT_MEMLOCK") {
             Some(limit) => Err(self.refusal_error(&limit.type_, UPDATE_FOR_LIMITS)),
             None => Ok((Vec::new(), true)),
         }

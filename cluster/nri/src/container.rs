@@ -10,9 +10,7 @@ use onload_sys::error::Result;
 use serde_json::{Value, json};
 
 use crate::runtime::NriRuntime;
-use crate::wire::messages::{
-    Container, CreateContainerRequest, Hook, Hooks, LinuxContainer, LinuxDevice, LinuxDeviceCgroup,
-};
+use crate::wire::messages::{Container, CreateContainerRequest};
 
 /// The annotation with a container's name in its pod, and the prefix of the engine's own annotations, as
 /// `onload_core::request` reads them.
@@ -62,9 +60,8 @@ pub fn read(
 #[must_use]
 pub fn describe_container(create_request: &CreateContainerRequest) -> String {
     let container = create_request.container.as_ref();
-    let name = container.map(|container| container.name.as_str());
     // dockerd's names start with a slash.
-    let name = name.unwrap_or_default().trim_start_matches('/');
+    let name = container.map_or("", |container| container.name.trim_start_matches('/'));
     match create_request.pod.as_ref().filter(|pod| !pod.namespace.is_empty()) {
         Some(pod) => format!("pod {}/{} container {name}", pod.namespace, pod.name),
         None => format!("container {name}"),
@@ -94,111 +91,33 @@ fn merge_annotations(
 /// Builds a partial config.json from the runtime's data. If the user is unknown, user 0 is assumed, which is the safe
 /// choice.
 fn build_config(container: &Container, annotations: &BTreeMap<String, String>) -> Value {
-    let mut process = json!({
-        "args": container.args,
-        "env": container.env,
-        "rlimits": container.rlimits.iter().map(|limit| {
-            json!({"type": limit.r#type, "hard": limit.hard, "soft": limit.soft})
-        }).collect::<Vec<_>>(),
-    });
-    if let Some(user) = &container.user {
-        process["user"] = json!({
-            "uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids,
-        });
-    }
-    let mounts = container.mounts.iter().map(|mount| {
-        json!({"destination": mount.destination, "type": mount.r#type, "source": mount.source,
-               "options": mount.options})
-    });
     let mut config = json!({
         "annotations": annotations,
-        "process": process,
-        "mounts": mounts.collect::<Vec<_>>(),
+        "process": {"args": container.args, "env": container.env, "rlimits": container.rlimits},
+        "mounts": container.mounts,
     });
+    if let Some(user) = &container.user {
+        config["process"]["user"] = json!(user);
+    }
     if let Some(hooks) = &container.hooks {
-        config["hooks"] = hooks_json(hooks);
+        config["hooks"] = json!(hooks);
     }
     if let Some(linux) = &container.linux {
-        config["linux"] = linux_json(linux);
+        config["linux"] = json!({
+            "namespaces": linux.namespaces,
+            "devices": linux.devices,
+            "resources": linux.resources.clone().unwrap_or_default(),
+        });
     }
     config
-}
-
-fn hooks_json(hooks: &Hooks) -> Value {
-    let list = |hooks: &[Hook]| -> Vec<Value> {
-        let hook_json = |hook: &Hook| {
-            let mut value = json!({"path": hook.path, "args": hook.args, "env": hook.env});
-            if let Some(timeout) = &hook.timeout {
-                value["timeout"] = timeout.value.into();
-            }
-            value
-        };
-        hooks.iter().map(hook_json).collect()
-    };
-    json!({
-        "prestart": list(&hooks.prestart),
-        "createRuntime": list(&hooks.create_runtime),
-        "createContainer": list(&hooks.create_container),
-        "startContainer": list(&hooks.start_container),
-        "poststart": list(&hooks.poststart),
-        "poststop": list(&hooks.poststop),
-    })
-}
-
-fn linux_json(linux: &LinuxContainer) -> Value {
-    let namespaces = linux.namespaces.iter().map(|namespace| {
-        let mut value = json!({"type": namespace.r#type});
-        if !namespace.path.is_empty() {
-            value["path"] = namespace.path.clone().into();
-        }
-        value
-    });
-    let resources = linux.resources.as_ref();
-    let limits = resources
-        .into_iter()
-        .flat_map(|linux_resources| &linux_resources.hugepage_limits)
-        .map(|limit| json!({"pageSize": limit.page_size, "limit": limit.limit}));
-    let rules = resources.into_iter().flat_map(|linux_resources| &linux_resources.devices);
-    json!({
-        "namespaces": namespaces.collect::<Vec<_>>(),
-        "devices": linux.devices.iter().map(device_json).collect::<Vec<_>>(),
-        "resources": {
-            "devices": rules.map(rule_json).collect::<Vec<_>>(),
-            "hugepageLimits": limits.collect::<Vec<_>>(),
-        },
-    })
-}
-
-fn device_json(device: &LinuxDevice) -> Value {
-    let mut value = json!({"path": device.path, "type": device.r#type,
-                           "major": device.major, "minor": device.minor});
-    let numbers = [
-        ("fileMode", device.file_mode.map(|mode| mode.value)),
-        ("uid", device.uid.map(|uid| uid.value)),
-        ("gid", device.gid.map(|gid| gid.value)),
-    ];
-    for (key, number) in numbers {
-        if let Some(number) = number {
-            value[key] = number.into();
-        }
-    }
-    value
-}
-
-fn rule_json(rule: &LinuxDeviceCgroup) -> Value {
-    let mut value = json!({"allow": rule.allow, "type": rule.r#type, "access": rule.access});
-    for (key, number) in [("major", rule.major), ("minor", rule.minor)] {
-        if let Some(number) = number {
-            value[key] = number.value.into();
-        }
-    }
-    value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::messages::{ConfigureRequest, OptionalFileMode, PodSandbox};
+    use crate::wire::messages::{
+        ConfigureRequest, LinuxContainer, LinuxDevice, OptionalFileMode, PodSandbox,
+    };
 
     fn runtime(name: &str) -> NriRuntime {
         NriRuntime::new(&ConfigureRequest {

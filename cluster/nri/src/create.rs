@@ -47,8 +47,8 @@ pub(crate) fn has_request(message: &[u8]) -> bool {
 
 pub type DecideFn<'a> = &'a dyn Fn(&dyn HostView, &dyn Pools) -> Result<CreateAnswer>;
 
-/// Decides what a container gets. A container without a request is answered without parsing the message or reading the
-/// host; otherwise `with_host` is called once, which decides and reserves the chosen devices.
+/// Decides what a container gets. Answers a container without a request without parsing the message or reading the host.
+/// For other containers calls `with_host` once, which decides and reserves the chosen devices.
 pub fn create(
     message: &[u8],
     runtime: &NriRuntime,
@@ -61,14 +61,14 @@ pub fn create(
         .context("reading the runtime's message about the container")
         .map_err(|error| CreateFailure { container: "a container".to_owned(), error })?;
     let description = container::describe_container(&create_request);
-    let decided = || match container::read(create_request, runtime)? {
-        Some(request) => {
-            answer::check(&request.request, runtime)?;
+    let answer = match container::read(create_request, runtime) {
+        Ok(Some(request)) => answer::check(&request.request, runtime).and_then(|()| {
             with_host(&|host, pools| decide(&request, &description, runtime, host, pools))
-        }
-        None => Ok(CreateAnswer::default()),
+        }),
+        Ok(None) => Ok(CreateAnswer::default()),
+        Err(error) => Err(error),
     };
-    decided().map_err(|error| CreateFailure { container: description.clone(), error })
+    answer.map_err(|error| CreateFailure { container: description, error })
 }
 
 fn decide(

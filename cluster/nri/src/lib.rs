@@ -1,5 +1,5 @@
 //! An NRI plugin: containerd and CRI-O ask it before they create a container, and what the pod's annotations request
-//! goes into the answer. One thread answers the requests one after the other, in the order in which runtimes send them.
+//! goes into the answer. A single thread answers the requests in the order in which runtimes send them.
 //! [`wire`] is the protocol without a decision, [`create`] the decision without a socket.
 
 pub mod answer;

@@ -14,7 +14,7 @@ pub struct NriRuntime {
     pub features: RuntimeFeatures,
 }
 
-/// The parts of an answer that a runtime supports besides variables and mounts, which all support.
+/// The parts of an answer that a runtime supports. All runtimes support variables and mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeFeatures {
     /// Whether it supports nodes, hooks and cgroups. Without these, `ro` is the only mount option.
@@ -78,16 +78,11 @@ impl NriRuntime {
 /// `containerd 2.1.9`.
 impl fmt::Display for NriRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_plain = |text: &str| {
-            let mut bytes = text.bytes();
-            text.len() <= 64 && bytes.all(|byte| byte.is_ascii_graphic())
-        };
-        for (index, text) in [&self.name, &self.version].into_iter().enumerate() {
-            let space = if index > 0 { " " } else { "" };
-            if is_plain(text) {
-                write!(f, "{space}{text}")?;
+        for (separator, text) in [("", &self.name), (" ", &self.version)] {
+            if text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+                write!(f, "{separator}{text}")?;
             } else {
-                write!(f, "{space}{}", Quoted(text))?;
+                write!(f, "{separator}{}", Quoted(text))?;
             }
         }
         Ok(())

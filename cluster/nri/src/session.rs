@@ -39,7 +39,7 @@ const EVENTS: i32 = 1 << 3;
 /// The stream of the registration call; a client's first call has the number 1.
 const REGISTRATION: u32 = 1;
 
-/// Decides for a session. Each container is decided with freshly read files.
+/// Decides what containers get. Reads the host's files again for each container.
 pub trait Decider: Sync {
     /// Decides what a container gets. After an error the container is not created.
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure>;
@@ -288,8 +288,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let message = response.to_message(stream);
         let length = message.body.len();
         if length > MAX_MESSAGE {
-            // The answer repeats a container's own LD_PRELOAD, which may make it too long. That must not end the
-            // connection, since other pods would start without devices until the next one.
+            // The answer repeats a container's own LD_PRELOAD, which may make it too long. If this ended the connection,
+            // other pods would start without devices until the plugin has connected again.
             self.decider.cancel_reservation(&answer);
             let text = format!(
                 "the answer has {length} bytes, but NRI allows {MAX_MESSAGE}; shorten the \
