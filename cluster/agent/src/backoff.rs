@@ -1,5 +1,6 @@
-//! Waiting times between attempts.
+//! Waiting times between attempts, and other random values.
 
+use std::io;
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -46,6 +47,14 @@ impl Backoff {
 
 fn add_jitter(wait: Duration, random: u8) -> Duration {
     wait / 2 + wait * u32::from(random) / (2 * u32::from(u8::MAX))
+}
+
+/// Returns 32 random bits in hexadecimal digits, for unique names.
+pub fn random_id() -> io::Result<String> {
+    let mut bytes = [0; 4];
+    // getrandom(2) always fills such a small buffer.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
 pub fn random_byte() -> Option<u8> {

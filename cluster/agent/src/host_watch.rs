@@ -61,14 +61,13 @@ pub fn start(
     mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
     on_failure: fn(&io::Error),
 ) -> io::Result<()> {
-    let run = move || {
+    thread::Builder::new().name("surveyor".to_owned()).spawn(move || {
         let mut watch = HostWatch { watcher: None, is_failing: false, on_failure };
         while let Some(pause) = survey(&mut watch) {
             watch.wait(pause);
         }
-    };
-    let thread = thread::Builder::new().name("surveyor".to_owned());
-    thread.spawn(run).map(drop)
+    })?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,5 +8,5 @@ mod last_message;
 #[cfg(feature = "survey")]
 pub mod log;
 
-pub use backoff::{Backoff, random_byte};
+pub use backoff::{Backoff, random_byte, random_id};
 pub use last_message::LastMessage;

@@ -16,9 +16,8 @@ fn main() -> ExitCode {
     let cli = match NomadCli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && is_plugin() => {
-            let message = error.to_string();
-            let message = message.lines().next().unwrap_or_default();
-            let message = message.trim_start_matches("error: ");
+            let lines = error.to_string();
+            let message = lines.lines().next().unwrap_or_default().trim_start_matches("error: ");
             tracing::error!(
                 "{message}; correct args in the block of this plugin in the agent's configuration"
             );

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use onload_cdi::QualifiedName;
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -122,34 +122,30 @@ impl NomadSnapshot {
     /// Returns a task of this client that holds one of the devices without free slots, for messages. Reads leases
     /// again.
     pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
-        let devices =
-            ids.iter().filter_map(|id| self.by_id.get(id)).filter_map(|(group_index, index)| {
-                self.plan.groups.get(*group_index)?.devices.get(*index)
-            });
-        let slots_by_device: BTreeMap<DeviceId, u32> = devices
-            .flat_map(|device| {
-                device
-                    .cdi_devices
-                    .iter()
-                    .flat_map(|(class, names)| leased_devices(*class, names))
-                    .map(|member| (member, device.slots))
-            })
-            .collect();
+        let mut slots_by_device: BTreeMap<DeviceId, u32> = BTreeMap::new();
+        for (group_index, index) in ids.iter().filter_map(|id| self.by_id.get(id)) {
+            let group = self.plan.groups.get(*group_index);
+            let Some(device) = group.and_then(|group| group.devices.get(*index)) else {
+                continue;
+            };
+            for (class, names) in &device.cdi_devices {
+                let members = leased_devices(*class, names);
+                slots_by_device.extend(members.map(|member| (member, device.slots)));
+            }
+        }
         let mut leases = leases::list(host)?;
         leases.retain(|entry| !entry.has_ended);
-        let is_full = |device: &DeviceId| {
-            let held = leases.iter().filter(|entry| entry.device == *device);
-            let held = u32::try_from(held.count()).unwrap_or(u32::MAX);
-            slots_by_device.get(device).is_some_and(|slots| held >= *slots)
-        };
-        let mut own_leases = leases
-            .iter()
-            .filter_map(|entry| {
-                let lease = entry.lease.as_ref().ok()?;
-                self.tasks.holds_lease(lease).then_some((lease, &entry.device))
-            })
-            .filter(|(_, device)| is_full(device));
-        Ok(own_leases.next().map(|(lease, _)| lease.to_string()))
+        for entry in &leases {
+            let (Ok(lease), Some(slots)) = (&entry.lease, slots_by_device.get(&entry.device))
+            else {
+                continue;
+            };
+            let held = leases.iter().filter(|other| other.device == entry.device).count();
+            if self.tasks.holds_lease(lease) && u32::try_from(held).unwrap_or(u32::MAX) >= *slots {
+                return Ok(Some(lease.to_string()));
+            }
+        }
+        Ok(None)
     }
 
     fn needs_ticket(&self, class: Class) -> bool {
@@ -165,18 +161,12 @@ impl NomadSnapshot {
         let mut devices = Vec::new();
         for id in ids {
             let position = self.by_id.get(id).copied();
-            let choice = position.and_then(|(group_index, index)| {
-                let group = self.plan.groups.get(group_index)?;
-                Some((
-                    group_index,
-                    group,
-                    find_unused(group, index, |index| used.contains(&(group_index, index))),
-                ))
-            });
-            let (group_index, group, index) = choice.ok_or_else(|| {
+            let group = position.and_then(|(group_index, _)| self.plan.groups.get(group_index));
+            let (Some((group_index, requested)), Some(group)) = (position, group) else {
                 let why = self.absence_reason(id);
-                anyhow!("reserving {id}: {why}; let Nomad place the task again")
-            })?;
+                bail!("reserving {id}: {why}; let Nomad place the task again");
+            };
+            let index = find_unused(group, requested, |index| used.contains(&(group_index, index)));
             let Some(device) =
                 group.devices.get(index).filter(|_| used.insert((group_index, index)))
             else {
@@ -234,12 +224,13 @@ fn check_supported(unsupported: &BTreeSet<UnsupportedEdit>, id: &str) -> Result<
 /// Returns an unused device of a group. Nomad chooses slots, so a second slot of the same device means another device
 /// if there is one.
 fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> bool) -> usize {
-    let mut other_devices =
-        group.devices.iter().enumerate().filter(|(_, device)| device.health == Health::Healthy);
     if !is_taken(index) {
         return index;
     }
-    other_devices.find(|(other, _)| !is_taken(*other)).map_or(index, |(other, _)| other)
+    let mut devices = group.devices.iter().enumerate();
+    let unused =
+        devices.find(|(other, device)| device.health == Health::Healthy && !is_taken(*other));
+    unused.map_or(index, |(other, _)| other)
 }
 
 fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = DeviceId> {

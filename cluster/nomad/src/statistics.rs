@@ -25,25 +25,30 @@ pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
         seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(now.subsec_nanos()).unwrap_or(0),
     };
-    let groups = groups.iter().filter_map(|group| {
-        let devices = group.devices.iter().filter_map(|device| {
-            let (summary, stats) = read_statistics(host, &device.statistics)?;
+    let mut all = Vec::new();
+    for group in groups {
+        let mut instance_stats = BTreeMap::new();
+        for device in &group.devices {
+            let Some((summary, stats)) = read_statistics(host, &device.statistics) else {
+                continue;
+            };
             let stats = DeviceStats {
                 summary: Some(summary),
                 stats: Some(stats),
                 timestamp: Some(timestamp),
             };
-            Some(group.ids(device).map(move |id| (id, stats.clone())))
-        });
-        let instance_stats: BTreeMap<_, _> = devices.flatten().collect();
-        (!instance_stats.is_empty()).then(|| DeviceGroupStats {
-            vendor: group.vendor.to_owned(),
-            r#type: group.r#type.to_string(),
-            name: group.name.clone(),
-            instance_stats,
-        })
-    });
-    groups.collect()
+            instance_stats.extend(group.ids(device).map(|id| (id, stats.clone())));
+        }
+        if !instance_stats.is_empty() {
+            all.push(DeviceGroupStats {
+                vendor: group.vendor.to_owned(),
+                r#type: group.r#type.to_string(),
+                name: group.name.clone(),
+                instance_stats,
+            });
+        }
+    }
+    all
 }
 
 /// Reads the statistics of a device, and the summary value. `None` without counters.
@@ -87,12 +92,14 @@ fn read_counters(
     let Ok(listing) = host.list(dir) else {
         return BTreeMap::new();
     };
-    let names = listing.names.iter();
-    let values = names.filter_map(|name| {
-        let value = read_number(host, &dir.join(name))?;
-        Some((name.to_owned(), count(value, unit(name), name)))
-    });
-    values.collect()
+    let mut counters = BTreeMap::new();
+    for name in listing.names {
+        if let Some(value) = read_number(host, &dir.join(&name)) {
+            let value = count(value, unit(&name), &name);
+            counters.insert(name, value);
+        }
+    }
+    counters
 }
 
 fn read_number(host: &Host, path: &Path) -> Option<u64> {
@@ -159,15 +166,11 @@ fn page_usage(host: &Host, kib: u64) -> Option<StatValue> {
 
 fn stack_count(host: &Host) -> Option<StatValue> {
     let text = host.text(Path::new(STACKS)).ok()??;
-    Some(count(count_stacks(&text), "", "Onload stacks on this host"))
-}
-
-fn count_stacks(text: &str) -> u64 {
-    let is_stack = |line: &&str| {
-        let id = line.split_once(':').map(|(id, _)| id.trim());
-        id.is_some_and(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    u64::try_from(text.lines().filter(is_stack).count()).unwrap_or(u64::MAX)
+    let ids = text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
+    let stacks =
+        ids.filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).count();
+    let stacks = u64::try_from(stacks).unwrap_or(u64::MAX);
+    Some(count(stacks, "", "Onload stacks on this host"))
 }
 
 fn count(number: u64, unit: &str, desc: &str) -> StatValue {

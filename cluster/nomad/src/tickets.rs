@@ -1,6 +1,6 @@
 //! Tickets of this plugin, by which our OCI runtime gives a task the edits that Nomad does not support.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,16 +51,13 @@ fn host_processes(host: &Host) -> Processes {
 
 /// Formats devices as a request: `nic=ens1;vfio=0000:81:10.0,0000:81:10.2`.
 fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
-    let classes: BTreeSet<Class> = devices.iter().map(|(class, _)| *class).collect();
-    let words = classes.into_iter().map(|class| {
-        let names: Vec<&str> = devices
-            .iter()
-            .filter(|(device_class, _)| *device_class == class)
-            .map(|(_, name)| name.device().as_str())
-            .collect();
-        format!("{class}={}", names.join(","))
-    });
-    words.collect::<Vec<_>>().join(";")
+    let mut names: BTreeMap<Class, Vec<&str>> = BTreeMap::new();
+    for (class, name) in devices {
+        names.entry(*class).or_default().push(name.device().as_str());
+    }
+    let words: Vec<String> =
+        names.iter().map(|(class, names)| format!("{class}={}", names.join(","))).collect();
+    words.join(";")
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -83,7 +83,9 @@ fn known_value(name: &str, value: &offers::Attribute) -> Option<Value> {
     Some(Value::StringVal(match name {
         _ if text.is_empty() => return None,
         VENDOR_ID | DEVICE_ID => format!("0x{text}"),
-        CLOCK_NAME if is_hardware_address(text) => with_colons(text),
+        CLOCK_NAME if is_hardware_address(text) => {
+            text.as_bytes().chunks(2).map(String::from_utf8_lossy).collect::<Vec<_>>().join(":")
+        }
         ONLOAD | FIRMWARE if is_number => format!("v{text}"),
         _ => text.clone(),
     }))
@@ -93,10 +95,6 @@ fn known_value(name: &str, value: &offers::Attribute) -> Option<Value> {
 /// (drivers/net/ethernet/intel/igb/igb_ptp.c).
 fn is_hardware_address(name: &str) -> bool {
     name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn with_colons(address: &str) -> String {
-    address.as_bytes().chunks(2).map(String::from_utf8_lossy).collect::<Vec<_>>().join(":")
 }
 
 pub fn int_attribute(number: usize) -> Attribute {

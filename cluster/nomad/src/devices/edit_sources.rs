@@ -143,26 +143,30 @@ fn unmatched_ignored(
     settings: &PluginSettings,
     devices: &[HostDevice],
 ) -> BTreeSet<String> {
-    let is_listed = |dir: &str, name: &str| {
+    let mut warnings = BTreeSet::new();
+    for name in &settings.ignored_interfaces {
+        if name != NONE && !is_offered(devices, name) && !is_listed(host, name) {
+            warnings.insert(format!(
+                "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
+                Quoted(name)
+            ));
+        }
+    }
+    warnings
+}
+
+fn is_offered(devices: &[HostDevice], name: &str) -> bool {
+    let interface = Attribute::Text(name.to_owned());
+    devices.iter().any(|device| {
+        device.name.as_str() == name || device.attributes.get("interface") == Some(&interface)
+    })
+}
+
+fn is_listed(host: &Host, name: &str) -> bool {
+    NAMED.iter().any(|dir| {
         let listing = host.list(Path::new(dir));
-        listing.is_ok_and(|listing| listing.names.iter().any(|listed| *listed == name))
-    };
-    let is_offered = |name: &str| {
-        let interface = Attribute::Text(name.to_owned());
-        devices.iter().any(|device| {
-            device.name.as_str() == name || device.attributes.get("interface") == Some(&interface)
-        })
-    };
-    let is_known = |name: &str| {
-        name == NONE || is_offered(name) || NAMED.iter().any(|dir| is_listed(dir, name))
-    };
-    let warnings = settings.ignored_interfaces.iter().filter(|name| !is_known(name)).map(|name| {
-        format!(
-            "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
-            Quoted(name)
-        )
-    });
-    warnings.collect()
+        listing.is_ok_and(|listing| listing.names.iter().any(|listed| listed == name))
+    })
 }
 
 /// Builds the specifications of another configuration in memory.
@@ -180,17 +184,18 @@ fn build_registry(host: &Host, config: &Config, inventory: &Inventory) -> Result
 
 /// Returns why classes have fewer devices or none.
 fn exclusion_reasons(inventory: &Inventory, classes: &[Class]) -> Vec<String> {
-    let onload = inventory.onload.as_ref().filter(|_| classes.contains(&Class::Nic));
-    let obstacle = onload
-        .and_then(|onload| onload.obstacle.as_ref())
-        .map(|reason| format!("Onload is not offered: {reason}"));
-    let entries = inventory
-        .not_offered
-        .iter()
-        .filter(|entry| match entry.kind {
-            ExclusionSubject::Device(class) => classes.contains(&class),
-            _ => false,
-        })
-        .map(|entry| format!("{} is not offered: {}", entry.name, entry.reason));
-    obstacle.into_iter().chain(entries).collect()
+    let mut reasons = Vec::new();
+    if classes.contains(&Class::Nic)
+        && let Some(reason) = inventory.onload.as_ref().and_then(|onload| onload.obstacle.as_ref())
+    {
+        reasons.push(format!("Onload is not offered: {reason}"));
+    }
+    for entry in &inventory.not_offered {
+        if let ExclusionSubject::Device(class) = entry.kind
+            && classes.contains(&class)
+        {
+            reasons.push(format!("{} is not offered: {}", entry.name, entry.reason));
+        }
+    }
+    reasons
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use onload_core::class::Class;
-use onload_core::config::{Config, Preload};
+use onload_core::config::{CdiConfig, Config, Preload};
 
 use crate::settings::{DirMapping, PathSettings, PluginSettings};
 
@@ -27,7 +27,8 @@ pub fn class_layouts(
         set_libraries(&mut config, onload_lib);
         set_preload(&mut config, onload_lib);
         set_tools(&mut config, onload_bin, without_tools);
-        set_profiles(&mut config, profile_dir, without_tools);
+        let CdiConfig { host_profile_dir, container_profile_dir, .. } = &mut config.cdi;
+        set_dirs(host_profile_dir, container_profile_dir, profile_dir, without_tools);
         layouts.push((&[Class::Nic, Class::NicPlain], config));
     }
     if zf {
@@ -88,23 +89,22 @@ fn set_preload(config: &mut Config, mapping: &DirMapping) {
 }
 
 fn set_tools(config: &mut Config, mapping: &DirMapping, without: bool) {
-    let cdi = &mut config.cdi;
-    if without || mapping.is_closed() {
-        cdi.container_tool_dir = Some(no_path());
-        return;
-    }
-    set(&mut cdi.host_tool_dir, mapping.host.path());
-    set(&mut cdi.container_tool_dir, mapping.task.path());
+    let CdiConfig { host_tool_dir, container_tool_dir, .. } = &mut config.cdi;
+    set_dirs(host_tool_dir, container_tool_dir, mapping, without);
 }
 
-fn set_profiles(config: &mut Config, mapping: &DirMapping, without: bool) {
-    let cdi = &mut config.cdi;
+fn set_dirs(
+    host: &mut Option<PathBuf>,
+    container: &mut Option<PathBuf>,
+    mapping: &DirMapping,
+    without: bool,
+) {
     if without || mapping.is_closed() {
-        cdi.container_profile_dir = Some(no_path());
+        *container = Some(no_path());
         return;
     }
-    set(&mut cdi.host_profile_dir, mapping.host.path());
-    set(&mut cdi.container_profile_dir, mapping.task.path());
+    set(host, mapping.host.path());
+    set(container, mapping.task.path());
 }
 
 #[cfg(test)]

@@ -60,12 +60,10 @@ pub fn plan(
             }
         }
     }
-    let exclusive = devices.iter().filter(|device| is_exclusive(device));
-    let known = exclusive.map(|device| {
+    for device in devices.iter().filter(|device| is_exclusive(device)) {
         let key = (device.class, device.name.clone());
-        (key, planner.attributes(device))
-    });
-    plan.known = known.collect();
+        plan.known.insert(key, planner.attributes(device));
+    }
     plan.groups = groups.finish();
     plan
 }
@@ -97,24 +95,19 @@ impl GroupBuilder {
     }
 
     fn finish(self) -> Vec<NomadGroup> {
-        let groups = self.groups.into_iter();
-        let groups = groups.filter(|(key, group)| {
-            // A single device already has a group.
-            group.devices.len() > 1 || !self.second.contains(key)
-        });
-        groups.map(|(_, group)| with_numbers(group)).collect()
+        let mut groups = self.groups;
+        // A single device already has a group.
+        groups.retain(|key, group| group.devices.len() > 1 || !self.second.contains(key));
+        groups.into_values().map(with_numbers).collect()
     }
 }
 
 fn with_numbers(mut group: NomadGroup) -> NomadGroup {
-    let devices = group.devices.iter();
-    let unhealthy = devices.clone().map(NomadDevice::unhealthy_count).sum();
-    let unhealthy = attributes::int_attribute(unhealthy);
-    group.attributes.insert(UNHEALTHY.to_owned(), unhealthy);
-    let drained = devices.filter(|device| device.is_drained).count();
+    let unhealthy = group.devices.iter().map(NomadDevice::unhealthy_count).sum();
+    let drained = group.devices.iter().filter(|device| device.is_drained).count();
+    group.attributes.insert(UNHEALTHY.to_owned(), attributes::int_attribute(unhealthy));
     if drained > 0 {
-        let drained = attributes::int_attribute(drained);
-        group.attributes.insert(DRAINED.to_owned(), drained);
+        group.attributes.insert(DRAINED.to_owned(), attributes::int_attribute(drained));
     }
     group
 }
@@ -171,44 +164,52 @@ impl<'p> GroupPlanner<'p> {
 
     fn onload(&self) -> impl Iterator<Item = &'p HostDevice> {
         let class = self.onload_class();
-        let has_interface = self.interfaces(class).any(is_accelerated);
+        let has_interface = self
+            .interfaces(class)
+            .any(|device| device.attributes.get("accelerated") == Some(&Attribute::Bool(true)));
         // A job that requests Onload must not get it without an interface if the host has one.
         let is_wanted = !has_interface && !self.settings.need_nic && !self.is_ignored(NONE);
-        let loopback = self.devices_of_class(class);
-        let loopback = loopback.filter(move |device| is_wanted && device.is_loopback());
+        let loopback =
+            self.devices_of_class(class).filter(move |device| is_wanted && device.is_loopback());
         self.interfaces(class).chain(loopback)
     }
 
     fn onload_and_tcpdirect(&self) -> Vec<Vec<&'p HostDevice>> {
-        let tcpdirect = self.interfaces(Class::Zf);
         let tcpdirect: BTreeMap<&str, &HostDevice> =
-            tcpdirect.map(|device| (device.name.as_str(), device)).collect();
-        let both = self.interfaces(self.onload_class()).filter_map(|onload| {
-            let tcpdirect = tcpdirect.get(onload.name.as_str())?;
-            Some(vec![onload, *tcpdirect])
-        });
-        both.collect()
+            self.interfaces(Class::Zf).map(|device| (device.name.as_str(), device)).collect();
+        let mut both = Vec::new();
+        for onload in self.interfaces(self.onload_class()) {
+            if let Some(tcpdirect) = tcpdirect.get(onload.name.as_str()) {
+                both.push(vec![onload, *tcpdirect]);
+            }
+        }
+        both
     }
 
     fn other_devices(&self, r#type: DeviceType) -> impl Iterator<Item = &'p HostDevice> {
-        let probe = self.settings.probe;
-        let class = match r#type {
-            DeviceType::Ptp => Some(Class::Ptp).filter(|_| probe.ptp),
-            DeviceType::Pps => Some(Class::Pps).filter(|_| probe.pps),
-            DeviceType::Rdma => Some(Class::Rdma).filter(|_| probe.rdma),
-            DeviceType::Vfio => Some(Class::Vfio).filter(|_| probe.vfio),
-            DeviceType::Netdev => Some(Class::Netdev).filter(|_| probe.netdev),
-            DeviceType::Hugepages => Some(Class::Hugepages).filter(|_| probe.hugepages),
-            DeviceType::Profile => Some(Class::Profile).filter(|_| probe.profile),
-            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => None,
-        };
-        let devices = class.into_iter().flat_map(|class| self.devices_of_class(class));
-        devices.filter(move |device| {
+        let (class, is_published, _) = self.type_settings(r#type);
+        self.devices_of_class(class).filter(move |device| {
             // The clock of an ignored interface is a separate device.
-            let interface = (r#type == DeviceType::Rdma).then(|| interface_name(device));
-            let names = [Some(device.name.as_str()), interface];
-            !names.into_iter().flatten().any(|name| self.is_ignored(name))
+            let is_ignored = self.is_ignored(device.name.as_str())
+                || (class == Class::Rdma && self.is_ignored(interface_name(device)));
+            is_published && !is_ignored
         })
+    }
+
+    /// Returns the class of a type, whether its devices are published, and how many tasks may have one.
+    fn type_settings(&self, r#type: DeviceType) -> (Class, bool, u32) {
+        let PluginSettings { probe, slots, .. } = self.settings;
+        match r#type {
+            DeviceType::Onload | DeviceType::OnloadZf => (self.onload_class(), true, slots.nic),
+            DeviceType::Zf => (Class::Zf, true, slots.nic),
+            DeviceType::Ptp => (Class::Ptp, probe.ptp, slots.ptp),
+            DeviceType::Pps => (Class::Pps, probe.pps, slots.pps),
+            DeviceType::Rdma => (Class::Rdma, probe.rdma, slots.rdma),
+            DeviceType::Vfio => (Class::Vfio, probe.vfio, 1),
+            DeviceType::Netdev => (Class::Netdev, probe.netdev, 1),
+            DeviceType::Hugepages => (Class::Hugepages, probe.hugepages, slots.hugepages),
+            DeviceType::Profile => (Class::Profile, probe.profile, slots.profile),
+        }
     }
 
     /// Returns why a device that requires our runtime is not published if tasks are not configured to use it.
@@ -269,36 +270,22 @@ impl<'p> GroupPlanner<'p> {
             let names = device.cdi.iter().filter_map(|name| name.parse::<QualifiedName>().ok());
             (device.class, names.collect())
         });
-        let health = devices.iter().map(|device| device.health_excluding(self.is_own));
-        let health = health.fold(Health::Healthy, |sum, one| match sum {
-            Health::Healthy => one,
-            unhealthy => unhealthy,
-        });
-        let remaining = devices.iter();
+        let health = devices
+            .iter()
+            .map(|device| device.health_excluding(self.is_own))
+            .find(|health| *health != Health::Healthy)
+            .unwrap_or(Health::Healthy);
         let remaining =
-            remaining.filter_map(|device| device.free_slots_excluding(self.is_own)).min();
+            devices.iter().filter_map(|device| device.free_slots_excluding(self.is_own)).min();
         NomadDevice {
             key: published_key(device).to_owned(),
-            slots: max_holders.unwrap_or_else(|| self.slots(r#type)),
+            slots: max_holders.unwrap_or(self.type_settings(r#type).2),
             pci: device.pci,
             health,
             remaining,
             is_drained: devices.iter().any(|device| device.is_drained),
             cdi_devices: cdi_devices.collect(),
             statistics: statistics_source(r#type, device),
-        }
-    }
-
-    fn slots(&self, r#type: DeviceType) -> u32 {
-        let slots = self.settings.slots;
-        match r#type {
-            DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => slots.nic,
-            DeviceType::Ptp => slots.ptp,
-            DeviceType::Pps => slots.pps,
-            DeviceType::Rdma => slots.rdma,
-            DeviceType::Hugepages => slots.hugepages,
-            DeviceType::Profile => slots.profile,
-            DeviceType::Vfio | DeviceType::Netdev => 1,
         }
     }
 }
@@ -347,10 +334,6 @@ fn is_af_xdp(device: &HostDevice) -> bool {
     text_attribute(device, "datapath") == Some("af_xdp")
 }
 
-fn is_accelerated(device: &HostDevice) -> bool {
-    device.attributes.get("accelerated") == Some(&Attribute::Bool(true))
-}
-
 /// Returns the interface's name. The offer has the PCI address instead if CDI does not allow the name.
 fn interface_name(device: &HostDevice) -> &str {
     text_attribute(device, "interface").unwrap_or(device.name.as_str())
@@ -375,11 +358,7 @@ fn vendor(r#type: DeviceType, device: &HostDevice) -> &'static str {
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf if is_af_xdp(device) => XDP,
         DeviceType::Onload | DeviceType::Zf | DeviceType::OnloadZf => AMD,
         DeviceType::Ptp | DeviceType::Pps => NONE,
-        DeviceType::Rdma
-        | DeviceType::Vfio
-        | DeviceType::Netdev
-        | DeviceType::Hugepages
-        | DeviceType::Profile => OWN_VENDOR,
+        _ => OWN_VENDOR,
     }
 }
 
@@ -401,11 +380,7 @@ fn statistics_source(r#type: DeviceType, device: &HostDevice) -> StatisticsSourc
             },
             ..StatisticsSource::default()
         },
-        DeviceType::Ptp
-        | DeviceType::Pps
-        | DeviceType::Vfio
-        | DeviceType::Netdev
-        | DeviceType::Profile => StatisticsSource::default(),
+        _ => StatisticsSource::default(),
     }
 }
 

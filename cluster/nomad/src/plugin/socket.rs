@@ -1,15 +1,15 @@
 //! The socket, in a private directory, since the parent directory is shared. The next plugin removes the socket of a
 //! killed one.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, DirEntry};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use onload_agent::random_id;
 use rustix::process::geteuid;
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::UnixListener;
 
 const PREFIX: &str = "onload-nomad-";
@@ -53,28 +53,29 @@ fn bind_in(above: &Path) -> io::Result<(UnixListener, SocketDir)> {
 
 /// Removes the sockets of killed plugins. Failures are ignored, since a remaining one does no harm.
 fn remove_abandoned(above: &Path) {
-    let entries = fs::read_dir(above).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| {
-        let is_named = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        // Checks the directory itself, not the target of a link.
-        let is_own = |data: &fs::Metadata| {
-            data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o077 == 0
-        };
-        is_named && entry.metadata().is_ok_and(|data| is_own(&data))
-    });
-    for dir in ours.map(|entry| entry.path()) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        if !is_own_dir(&entry) {
+            continue;
+        }
+        let dir = entry.path();
         // A directory without the socket is being created.
-        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        if UnixStream::connect(dir.join(SOCKET)).is_err_and(is_refused) {
+        let error = UnixStream::connect(dir.join(SOCKET)).err().map(|error| error.kind());
+        if error == Some(io::ErrorKind::ConnectionRefused) {
             drop(SocketDir { dir });
         }
     }
 }
 
+/// Returns whether a plugin of this user made the directory. Examines the entry itself, not the target of a link.
+fn is_own_dir(entry: &DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with(PREFIX)
+        && entry.metadata().is_ok_and(|data| {
+            data.is_dir() && data.uid() == geteuid().as_raw() && data.mode() & 0o077 == 0
+        })
+}
+
 fn make_dir(above: &Path) -> io::Result<SocketDir> {
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    let dir = above.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes)));
+    let dir = above.join(format!("{PREFIX}{}", random_id()?));
     DirBuilder::new().mode(0o700).create(&dir)?;
     Ok(SocketDir { dir })
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow};
 use onload_sys::text::Quoted;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::duration;
 use super::table::{Setting, SettingField, TABLE};
@@ -21,87 +22,59 @@ fn setting_error(name: &str, value: impl Display, remedy: &str) -> Error {
     anyhow!("setting {name} of the plugin is {value}; {remedy}")
 }
 
-/// A MessagePack value that go-cty writes for the schema's types.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum MsgpackValue {
-    Null(()),
-    Bool(bool),
-    Int(i64),
-    Float(f64),
-    Text(String),
-    List(Vec<MsgpackValue>),
-}
-
 /// Decodes the settings. An empty configuration gives the defaults.
 pub fn decode(bytes: &[u8]) -> Result<PluginSettings> {
     let mut settings = PluginSettings::default();
     if bytes.is_empty() {
         return Ok(settings);
     }
-    let values: Option<BTreeMap<String, MsgpackValue>> =
+    let values: Option<BTreeMap<String, Value>> =
         rmp_serde::from_slice(bytes).context("reading the plugin's configuration")?;
-    let values = values.unwrap_or_default();
     for setting in TABLE {
-        if let Some(value) = values.get(setting.name) {
-            set(&mut settings, setting, value)?;
+        // Null is the same as a missing setting.
+        match values.as_ref().and_then(|values| values.get(setting.name)) {
+            None | Some(Value::Null) => {}
+            Some(value) => set(&mut settings, setting, value)?,
         }
     }
     Ok(settings)
 }
 
-fn set(settings: &mut PluginSettings, setting: &Setting, value: &MsgpackValue) -> Result<()> {
+fn set(settings: &mut PluginSettings, setting: &Setting, value: &Value) -> Result<()> {
     let name = setting.name;
-    match (setting.field, value) {
-        // The same as a missing setting.
-        (_, MsgpackValue::Null(())) => {}
-        (SettingField::Bool(field), MsgpackValue::Bool(value)) => *field(settings) = *value,
-        (SettingField::Slots(field), MsgpackValue::Int(number)) => {
-            *field(settings) = parse_slots(name, *number)?;
+    let text = || value.as_str().ok_or_else(|| type_error(name, value, "a text"));
+    match setting.field {
+        SettingField::Bool(field) => {
+            let flag = value.as_bool();
+            *field(settings) = flag.ok_or_else(|| type_error(name, value, "true or false"))?;
         }
-        (SettingField::Place(field), MsgpackValue::Text(text)) => {
-            *field(settings) = parse_dir(name, text)?;
+        SettingField::Slots(field) => *field(settings) = parse_slots(name, value)?,
+        SettingField::Place(field) => *field(settings) = parse_dir(name, text()?)?,
+        SettingField::Texts(field) => {
+            *field(settings) =
+                Vec::deserialize(value).map_err(|_| type_error(name, value, "a list of texts"))?;
         }
-        (SettingField::Texts(field), MsgpackValue::List(list)) => {
-            let texts = list.iter().map(|value| match value {
-                MsgpackValue::Text(text) => Ok(text.clone()),
-                other => Err(other.type_error(name, "a list of texts")),
-            });
-            *field(settings) = texts.collect::<Result<_>>()?;
-        }
-        (SettingField::Period, MsgpackValue::Text(text)) => {
-            settings.fingerprint_period = parse_period(name, text)?;
-        }
-        (SettingField::Wait, MsgpackValue::Text(text)) => {
+        SettingField::Period => settings.fingerprint_period = parse_period(name, text()?)?,
+        SettingField::Wait => {
             let remedy = "write a time such as \"15s\", or \"0s\"";
-            settings.reserve_wait = parse_duration(name, text, remedy)?;
+            settings.reserve_wait = parse_duration(name, text()?, remedy)?;
         }
-        (SettingField::Runtime, MsgpackValue::Text(text)) => {
-            settings.has_runtime = parse_runtime_switch(name, text)?;
-        }
-        (SettingField::Bool(_), other) => return Err(other.type_error(name, "true or false")),
-        (SettingField::Slots(_), other) => return Err(other.type_error(name, "a whole number")),
-        (SettingField::Texts(_), other) => return Err(other.type_error(name, "a list of texts")),
-        (
-            SettingField::Place(_)
-            | SettingField::Period
-            | SettingField::Wait
-            | SettingField::Runtime,
-            other,
-        ) => {
-            return Err(other.type_error(name, "a text"));
-        }
+        SettingField::Runtime => settings.has_runtime = parse_runtime_switch(name, text()?)?,
     }
     Ok(())
 }
 
+fn type_error(name: &str, value: &Value, expected: &str) -> Error {
+    setting_error(name, value, &format!("give it {expected}"))
+}
+
 /// Parses a number of tasks. As in nomad-onload, negative numbers mean none.
-fn parse_slots(name: &str, number: i64) -> Result<u32> {
-    let number = number.max(0);
-    let slots = u32::try_from(number).ok();
-    slots
-        .filter(|slots| *slots <= MAX_SLOTS)
-        .ok_or_else(|| setting_error(name, number, "write a number up to 1000"))
+fn parse_slots(name: &str, value: &Value) -> Result<u32> {
+    let number = value.as_i64().ok_or_else(|| type_error(name, value, "a whole number"))?.max(0);
+    match u32::try_from(number) {
+        Ok(slots) if slots <= MAX_SLOTS => Ok(slots),
+        _ => Err(setting_error(name, number, "write a number up to 1000")),
+    }
 }
 
 fn parse_dir(name: &str, text: &str) -> Result<DirSetting> {
@@ -131,20 +104,6 @@ fn parse_runtime_switch(name: &str, text: &str) -> Result<bool> {
             Quoted(other),
             "write \"onload\" if the docker driver runs all tasks with that runtime, or leave it out",
         )),
-    }
-}
-
-impl MsgpackValue {
-    fn type_error(&self, name: &str, expected: &str) -> Error {
-        let actual = match self {
-            MsgpackValue::Null(()) => "null".to_owned(),
-            MsgpackValue::Bool(value) => value.to_string(),
-            MsgpackValue::Int(number) => number.to_string(),
-            MsgpackValue::Float(number) => number.to_string(),
-            MsgpackValue::Text(text) => Quoted(text).to_string(),
-            MsgpackValue::List(_) => "a list".to_owned(),
-        };
-        setting_error(name, actual, &format!("give it {expected}"))
     }
 }
 

@@ -23,13 +23,10 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
     }
     let mut nanos = 0.0;
     while !rest.is_empty() {
-        let is_number = |c: char| c.is_ascii_digit() || c == '.';
-        let end = rest.find(|c| !is_number(c))?;
-        let (number, tail) = rest.split_at(end);
+        let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
         let number: f64 = number.parse().ok()?;
-        let mut units =
-            UNITS.iter().filter_map(|(name, size)| Some((tail.strip_prefix(name)?, *size)));
-        let (tail, size) = units.next()?;
+        let (tail, size) =
+            UNITS.iter().find_map(|(name, size)| Some((tail.strip_prefix(name)?, size)))?;
         nanos += number * size;
         rest = tail;
     }

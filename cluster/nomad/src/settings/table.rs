@@ -56,7 +56,7 @@ const fn with_field(
     Setting { name, kind, default: Some(default), field }
 }
 
-/// All settings. Those up to `fingerprint_period` are nomad-onload's.
+/// All settings. nomad-onload has the settings up to `fingerprint_period` too.
 pub const TABLE: &[Setting] = &[
     bool_setting("set_preload", |s| &mut s.set_preload),
     bool_setting("mount_onload", |s| &mut s.mount_onload),

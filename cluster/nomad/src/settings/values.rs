@@ -11,7 +11,7 @@ pub struct PluginSettings {
     pub mount_onload: bool,
     /// Publish Onload only on a host with an accelerated interface.
     pub need_nic: bool,
-    /// What is published at all.
+    /// The kinds of devices that are published.
     pub probe: ProbeSettings,
     /// Interfaces and clocks that are not published; `none` is Onload without an interface.
     pub ignored_interfaces: Vec<String>,
@@ -27,7 +27,7 @@ pub struct PluginSettings {
     pub reserve_wait: Duration,
 }
 
-/// What is published at all.
+/// The kinds of devices that are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeSettings {
     /// Interfaces of Onload's own drivers.
@@ -60,7 +60,7 @@ pub struct SlotSettings {
 /// A directory of the host or of the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DirSetting {
-    /// Where the specifications have it.
+    /// The directory that the host's specifications name.
     #[default]
     Found,
     /// No directory: tasks do not get its content.
