@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{Args, Parser, Subcommand};
 use onload_core::kubernetes_settings::ListenAddress;
 
 use crate::names::NodeName;
@@ -16,7 +16,7 @@ pub struct KubernetesCli {
     /// Options of every command.
     #[command(flatten)]
     pub global: KubernetesArgs,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: KubernetesCommand,
 }
@@ -31,7 +31,6 @@ pub struct KubernetesArgs {
         global = true,
         value_name = "DIR",
         default_value = "/",
-        value_hint = ValueHint::DirPath,
         env = "ONLOAD_KUBERNETES_HOST_ROOT"
     )]
     pub host_root: PathBuf,
@@ -47,13 +46,12 @@ pub struct KubernetesArgs {
         global = true,
         value_name = "DIR",
         default_value = HOOK_DIR,
-        value_hint = ValueHint::DirPath,
         env = "ONLOAD_KUBERNETES_HOOK_DIR"
     )]
     pub hook_dir: PathBuf,
 }
 
-/// What to do.
+/// A command.
 #[derive(Debug, Subcommand)]
 pub enum KubernetesCommand {
     /// Offer the devices of this node to its kubelet, until SIGTERM
@@ -78,17 +76,11 @@ pub struct InstallArgs {
         long,
         value_name = "FILE",
         default_value = "/usr/bin/onload-hook",
-        value_hint = ValueHint::FilePath,
         env = "ONLOAD_KUBERNETES_INSTALL_FROM"
     )]
     pub from: PathBuf,
     /// Configuration to install on a host that has no etc/onload-ctk/config.toml
-    #[arg(
-        long,
-        value_name = "FILE",
-        value_hint = ValueHint::FilePath,
-        env = "ONLOAD_KUBERNETES_INSTALL_DEFAULT_CONFIG"
-    )]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_KUBERNETES_INSTALL_DEFAULT_CONFIG")]
     pub default_config: Option<PathBuf>,
     /// Replace a different file in the place of this version's hook
     #[arg(long, env = "ONLOAD_KUBERNETES_INSTALL_FORCE")]
@@ -113,7 +105,6 @@ pub struct RunArgs {
         long,
         value_name = "DIR",
         default_value = "/var/lib/kubelet/device-plugins",
-        value_hint = ValueHint::DirPath,
         env = "ONLOAD_KUBERNETES_DEVICE_PLUGIN_DIR"
     )]
     pub device_plugin_dir: PathBuf,
@@ -122,7 +113,6 @@ pub struct RunArgs {
         long,
         value_name = "DIR",
         default_value = "/var/lib/kubelet",
-        value_hint = ValueHint::DirPath,
         env = "ONLOAD_KUBERNETES_KUBELET_DIR"
     )]
     pub kubelet_dir: PathBuf,
@@ -131,34 +121,18 @@ pub struct RunArgs {
     pub node_name: Option<NodeName>,
     /// Kubeconfig file that says how to reach the API server
     /// [default: as a pod does, by the token of its service account]
-    #[arg(
-        long,
-        value_name = "FILE",
-        value_hint = ValueHint::FilePath,
-        env = "ONLOAD_KUBERNETES_KUBECONFIG"
-    )]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_KUBERNETES_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
     /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
-    #[arg(
-        long,
-        value_name = "DIR",
-        value_delimiter = ',',
-        value_hint = ValueHint::DirPath,
-        env = "ONLOAD_KUBERNETES_SPEC_DIR"
-    )]
+    #[arg(long, value_name = "DIR", value_delimiter = ',', env = "ONLOAD_KUBERNETES_SPEC_DIR")]
     pub spec_dir: Vec<PathBuf>,
     /// Address of /metrics, /healthz and /readyz: ADDRESS:PORT, unix:/PATH, or an empty text for none
     /// [default: listen in section kubernetes of the configuration]
     #[arg(long, value_name = "ADDRESS", env = "ONLOAD_KUBERNETES_LISTEN")]
     pub listen: Option<ListenAddress>,
     /// Socket on which the daemon answers "health"; only root can use it
-    #[arg(
-        long,
-        value_name = "FILE",
-        value_hint = ValueHint::FilePath,
-        env = "ONLOAD_KUBERNETES_HEALTH_SOCKET"
-    )]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_KUBERNETES_HEALTH_SOCKET")]
     pub health_socket: Option<PathBuf>,
 }
 
@@ -169,11 +143,6 @@ pub struct HealthArgs {
     #[arg(long)]
     pub ready: bool,
     /// The daemon's --health-socket
-    #[arg(
-        long,
-        value_name = "FILE",
-        value_hint = ValueHint::FilePath,
-        env = "ONLOAD_KUBERNETES_HEALTH_SOCKET"
-    )]
+    #[arg(long, value_name = "FILE", env = "ONLOAD_KUBERNETES_HEALTH_SOCKET")]
     pub health_socket: PathBuf,
 }

@@ -212,11 +212,7 @@ fn split_slot(label: &str) -> Option<(&str, u32)> {
 
 /// Truncates a text at a character boundary.
 pub(crate) fn truncate(text: &str, max: usize) -> &str {
-    let mut end = max.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
+    &text[..text.floor_char_boundary(max)]
 }
 
 #[cfg(test)]

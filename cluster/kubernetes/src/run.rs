@@ -101,8 +101,8 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     })
 }
 
-/// `listen` is the address for metrics with its origin; `alone` is the lock of the instance that offers by the device
-/// plugin, with its host.
+/// Offers devices until SIGTERM or SIGINT. `listen` is the address for metrics, and the setting that it comes from.
+/// `alone` is the host, and its lock if no other instance offers devices by the device plugin.
 async fn offer_all(
     args: &RunArgs,
     listen: (ListenAddress, &'static str),
@@ -190,9 +190,9 @@ async fn watch_alone(
     watch_directory(path, kubelet).await
 }
 
-/// The resources offered since the start. A resource that has lost its devices is kept without any, because kubelet
-/// would otherwise count them for minutes. A resource whose class is offered by DRA ends, since DRA does not serve pods
-/// with a resource of a device plugin.
+/// The resources offered since the start. A resource that has lost its devices stays registered with an empty list: if
+/// it disappeared, kubelet would count its devices for some minutes. A resource whose class DRA offers is withdrawn,
+/// since DRA does not serve pods with a resource of a device plugin.
 struct OfferedResources {
     context: PluginContext,
     senders: BTreeMap<ResourceName, ResourceSender>,
@@ -224,24 +224,26 @@ impl OfferedResources {
             tracing::warn!(%reason, "left out");
         }
         self.left_out.clone_from(&plan.left_out);
-        let gone: BTreeSet<&ResourceName> = self
-            .senders
-            .keys()
-            .filter(|name| !plan.resources.contains_key(*name))
-            .chain(none)
-            .collect();
-        let gone: Vec<Arc<Resource>> =
-            gone.into_iter().cloned().map(Resource::empty).map(Arc::new).collect();
-        let served = plan.resources.values().filter(|resource| !is_elsewhere(resource));
-        for resource in gone.iter().chain(served) {
-            self.context.node.metrics.set_resource(resource);
-            match self.senders.get(&resource.name) {
-                Some(sender) => {
-                    let sender = &sender.resource;
-                    sender.send_if_modified(|before| replace_if_changed(before, resource));
-                }
-                None => self.begin(resource),
+        let mut empty = none.clone();
+        empty.extend(
+            self.senders.keys().filter(|name| !plan.resources.contains_key(*name)).cloned(),
+        );
+        for name in empty {
+            self.serve(&Arc::new(Resource::empty(name)));
+        }
+        for resource in plan.resources.values().filter(|resource| !is_elsewhere(resource)) {
+            self.serve(resource);
+        }
+    }
+
+    fn serve(&mut self, resource: &Arc<Resource>) {
+        self.context.node.metrics.set_resource(resource);
+        match self.senders.get(&resource.name) {
+            Some(sender) => {
+                let sender = &sender.resource;
+                sender.send_if_modified(|before| replace_if_changed(before, resource));
             }
+            None => self.begin(resource),
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::Router;
 
-/// Pause after an error, which would otherwise repeat at once.
+/// Pause after an error, since the next attempt would fail at once too.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Time limit for completing calls at the end.
 const GRACE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub(crate) fn accept_connections<S>(
     listener: impl Stream<Item = io::Result<S>>,
 ) -> impl Stream<Item = io::Result<S>> {
     let mut is_failing = false;
-    let rest = move |taken: io::Result<S>| {
+    let accepted = listener.then(move |taken| {
         let was_failing = mem::replace(&mut is_failing, taken.is_err());
         async move {
             if let Err(error) = &taken {
@@ -62,6 +62,6 @@ pub(crate) fn accept_connections<S>(
             }
             taken
         }
-    };
-    listener.then(rest).filter(Result::is_ok)
+    });
+    accepted.filter(Result::is_ok)
 }

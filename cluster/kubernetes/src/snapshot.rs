@@ -71,25 +71,34 @@ impl KubernetesSnapshot {
 
     /// Returns whether a CNI plugin moves an interface into its container.
     pub fn is_moved_by_cni(&self, device: &HostDevice) -> bool {
-        let pools = device.pools.iter();
-        let mut pools = pools.filter_map(|pool| self.config.pools.get(pool));
-        pools.any(|pool| pool.mover == Mover::Cni)
+        let pools = &self.config.pools;
+        device.pools.iter().any(|name| pools.get(name).is_some_and(|pool| pool.mover == Mover::Cni))
     }
 
     /// Returns discovery's reason why a resource has no device with that id.
     pub fn exclusion_reason(&self, resource: &Resource, id: &str) -> Option<String> {
-        let devices = &resource.devices;
-        let is_of = |exclusion: &&Exclusion| match exclusion.kind {
-            ExclusionSubject::Device(class) => {
-                devices.is_empty() || devices.iter().any(|device| device.class == class)
+        let without_slot = id.rsplit_once('-').map(|(name, _)| name);
+        for name in [Some(id), without_slot].into_iter().flatten() {
+            let exclusion = self
+                .exclusions
+                .iter()
+                .find(|exclusion| exclusion.name == name && may_concern(exclusion, resource));
+            if let Some(exclusion) = exclusion {
+                return Some(exclusion.reason.clone());
             }
-            ExclusionSubject::Tool => false,
-        };
-        let of_slot = id.rsplit_once('-').map(|(name, _)| name);
-        let mut matching = [Some(id), of_slot].into_iter().flatten().flat_map(|name| {
-            self.exclusions.iter().filter(move |exclusion| exclusion.name == name)
-        });
-        Some(matching.find(is_of)?.reason.clone())
+        }
+        None
+    }
+}
+
+/// Returns whether a device that is not offered could be one of a resource.
+fn may_concern(exclusion: &Exclusion, resource: &Resource) -> bool {
+    let devices = &resource.devices;
+    match exclusion.kind {
+        ExclusionSubject::Device(class) => {
+            devices.is_empty() || devices.iter().any(|device| device.class == class)
+        }
+        ExclusionSubject::Tool => false,
     }
 }
 
@@ -105,14 +114,19 @@ fn device_nodes(
 
 fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
     let kinds = Class::FUNCTION_CLASSES.map(Class::cdi_kind);
-    let is_one = |kind: &str| kinds.iter().any(|of| of == kind);
-    let arguments = specs
-        .devices()
-        .filter(|resolved| is_one(resolved.name.kind().as_str()))
-        .flat_map(|resolved| &resolved.device.container_edits.hooks)
-        .filter_map(|hook| HookArguments::from_command(&hook.args));
-    let vf_arguments = arguments.flat_map(|(_, arguments)| arguments.vf);
-    vf_arguments.map(|argument| (argument.device, argument.vf)).collect()
+    let mut configs = BTreeMap::new();
+    for resolved in specs.devices() {
+        if !kinds.iter().any(|kind| kind == resolved.name.kind().as_str()) {
+            continue;
+        }
+        for hook in &resolved.device.container_edits.hooks {
+            let arguments = HookArguments::from_command(&hook.args);
+            for argument in arguments.into_iter().flat_map(|(_, arguments)| arguments.vf) {
+                configs.insert(argument.device, argument.vf);
+            }
+        }
+    }
+    configs
 }
 
 /// Returns the hooks of the first device of each leased class. All devices of a class have the same hooks except for

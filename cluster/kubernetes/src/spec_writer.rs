@@ -107,18 +107,17 @@ impl WriteResult {
     pub fn describe(&self) -> String {
         match self {
             WriteResult::Here { plan, hook } => {
-                let foreign: Vec<&str> = plan.left_files().collect();
-                let but = match foreign.as_slice() {
-                    [] => String::new(),
-                    foreign => {
-                        format!(
-                            ", except {}, which another program or user wrote or changed",
-                            foreign.join(", ")
-                        )
-                    }
-                };
                 let hook = hook.display();
-                format!("this daemon writes the specifications, with the hook {hook}{but}")
+                let mut text =
+                    format!("this daemon writes the specifications, with the hook {hook}");
+                let foreign: Vec<&str> = plan.left_files().collect();
+                if !foreign.is_empty() {
+                    let names = foreign.join(", ");
+                    text += &format!(
+                        ", except {names}, which another program or user wrote or changed"
+                    );
+                }
+                text
             }
             WriteResult::ByPackage => {
                 "the package writes the specifications, by onload-cdi.service".to_owned()

@@ -124,19 +124,17 @@ impl KubernetesSurveyor {
             return (SpecAuthor::Operator, false);
         };
         let (host, config) = (&self.host, &self.config);
-        let result = spec_writer.update(host, config, &survey.inventory, &survey.pools);
-        let author = match &result {
-            Ok(WriteResult::ByPackage) => SpecAuthor::Operator,
-            // A failure is in the writer's log.
-            Ok(WriteResult::Here { .. } | WriteResult::ByAnother) | Err(_) => SpecAuthor::Daemon,
-        };
-        let result = match result {
+        let result = match spec_writer.update(host, config, &survey.inventory, &survey.pools) {
             Ok(result) => result,
             Err(error) => {
                 let message = "updating the specifications failed; keeping the existing ones";
                 self.log_once(SPECIFICATIONS, error, message);
-                return (author, false);
+                return (SpecAuthor::Daemon, false);
             }
+        };
+        let author = match result {
+            WriteResult::ByPackage => SpecAuthor::Operator,
+            WriteResult::Here { .. } | WriteResult::ByAnother => SpecAuthor::Daemon,
         };
         let message = result.describe();
         if self.last_messages[SPECIFICATIONS].is_new(&message) {

@@ -13,9 +13,7 @@ use tonic::transport::Server;
 
 use super::api::Api;
 use super::classes::DeviceClasses;
-use super::prepare::{
-    ClaimLocks, ClaimReport, ClaimSpecs, MetadataFiles, Preparer, restore, sweep,
-};
+use super::prepare::{ClaimLocks, ClaimSpecs, MetadataFiles, Preparer, restore, sweep};
 use super::registration::Registrar;
 use super::report::Reporter;
 use super::service::DraService;
@@ -41,7 +39,7 @@ pub struct DraDriver {
     pub host_root: PathBuf,
     pub api: Api,
     pub host: watch::Receiver<Arc<KubernetesSnapshot>>,
-    /// The host's specifications. Those of claims are written to the directory of the highest priority.
+    /// The host's specifications. The driver writes those of claims to the directory with the highest priority.
     pub specs: Arc<SpecNames>,
     pub metrics: Arc<DaemonMetrics>,
 }
@@ -55,7 +53,19 @@ impl DraDriver {
         stop: watch::Receiver<bool>,
     ) {
         let (sender, reports) = mpsc::unbounded_channel();
-        let preparer = Arc::new(self.preparer(device_classes, sender));
+        let preparer = Arc::new(Preparer {
+            node: self.node.clone(),
+            api: self.api.clone(),
+            device_classes,
+            host: self.host.clone(),
+            specs: Arc::clone(&self.specs),
+            claim_specs: ClaimSpecs::new(self.spec_dir()),
+            metadata: MetadataFiles::for_driver(&driver_dir(&self.kubelet_dir)),
+            host_root: self.host_root.clone(),
+            reports: sender,
+            claim_locks: ClaimLocks::default(),
+            calls: watch::Sender::default(),
+        });
         let reporting = tokio::spawn(Reporter::new(Arc::clone(&preparer), reports).run());
         let service =
             DraService { preparer, metrics: Arc::clone(&self.metrics), stop: stop.clone() };
@@ -100,26 +110,6 @@ impl DraDriver {
     pub(super) fn spec_dir(&self) -> PathBuf {
         let dirs = self.specs.dirs().last();
         dirs.cloned().unwrap_or_default()
-    }
-
-    fn preparer(
-        &self,
-        device_classes: watch::Receiver<DeviceClasses>,
-        reports: mpsc::UnboundedSender<ClaimReport>,
-    ) -> Preparer {
-        Preparer {
-            node: self.node.clone(),
-            api: self.api.clone(),
-            device_classes,
-            host: self.host.clone(),
-            specs: Arc::clone(&self.specs),
-            claim_specs: ClaimSpecs::new(self.spec_dir()),
-            metadata: MetadataFiles::for_driver(&driver_dir(&self.kubelet_dir)),
-            host_root: self.host_root.clone(),
-            reports,
-            claim_locks: ClaimLocks::default(),
-            calls: watch::Sender::default(),
-        }
     }
 }
 

@@ -5,7 +5,6 @@
 //! Objects that a user can write are not consulted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::{OfferMethod, ResourceName};
+use onload_core::kubernetes_settings::OfferMethod;
 use onload_host::offers::Sharing;
 use onload_lease::Lease;
 use onload_sys::text::ErrorChain;
@@ -57,44 +56,10 @@ pub struct Engine {
     pub refused: Duration,
 }
 
-/// Which interface offers a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interface {
-    Plugin,
-    Dra,
-}
-
-impl Interface {
-    fn other(self) -> Interface {
-        match self {
-            Interface::Plugin => Interface::Dra,
-            Interface::Dra => Interface::Plugin,
-        }
-    }
-}
-
-impl From<OfferMethod> for Interface {
-    fn from(method: OfferMethod) -> Interface {
-        match method {
-            OfferMethod::DevicePlugin => Interface::Plugin,
-            OfferMethod::Dra => Interface::Dra,
-        }
-    }
-}
-
-impl fmt::Display for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Interface::Plugin => "the device plugin",
-            Interface::Dra => "DRA",
-        })
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Offered(Interface),
-    /// Neither interface has offered the class since that time.
+    Offered(OfferMethod),
+    /// The class has been offered by neither interface since this time.
     Changing(Instant),
 }
 
@@ -106,21 +71,7 @@ struct Round<'s> {
 }
 
 /// The next state of a class, and what it waits for.
-#[derive(Debug)]
-struct Step {
-    state: State,
-    waits_for: Option<String>,
-}
-
-impl Step {
-    fn offered(interface: Interface) -> Step {
-        Step { state: State::Offered(interface), waits_for: None }
-    }
-
-    fn waiting(state: State, waits_for: String) -> Step {
-        Step { state, waits_for: Some(waits_for) }
-    }
-}
+type Step = (State, Option<String>);
 
 impl Engine {
     /// Runs until the program ends.
@@ -180,14 +131,13 @@ impl Engine {
         let mut failed = None;
         let round = Round { snapshot, amounts: OnceCell::new(), pods: OnceCell::new() };
         for class in classes(snapshot) {
-            let wanted = Interface::from(snapshot.config.kubernetes.offer.method(class));
+            let wanted = snapshot.config.kubernetes.offer.method(class);
             let before = states.get(&class).copied();
             if before == Some(State::Offered(wanted)) {
                 waits.remove(&class);
                 continue;
             }
-            let Step { state, waits_for } = match self.advance(class, before, wanted, &round).await
-            {
+            let (state, waits_for) = match self.advance(class, before, wanted, &round).await {
                 Ok(step) => step,
                 Err(error) => {
                     failed = Some(error);
@@ -196,21 +146,23 @@ impl Engine {
             };
             if before != Some(state) {
                 match state {
-                    State::Offered(by) => tracing::info!(%class, %by, "class offered"),
-                    State::Changing(_) => tracing::info!(%class, to = %wanted, "class changes"),
+                    State::Offered(by) => tracing::info!(%class, by = name(by), "class offered"),
+                    State::Changing(_) => {
+                        tracing::info!(%class, to = name(wanted), "class changes");
+                    }
                 }
             }
             states.insert(class, state);
             match waits_for {
                 Some(reason) if waits.get(&class) != Some(&reason) => {
-                    tracing::info!(%class, to = %wanted, %reason, "class waits");
+                    tracing::info!(%class, to = name(wanted), %reason, "class waits");
                     waits.insert(class, reason);
                 }
                 Some(_) => {}
                 None => drop(waits.remove(&class)),
             }
             let wait = match state {
-                State::Offered(interface) if interface == wanted => continue,
+                State::Offered(method) if method == wanted => continue,
                 State::Offered(_) => HELD,
                 State::Changing(_) => self.settle.max(AGAIN),
             };
@@ -227,18 +179,21 @@ impl Engine {
         &self,
         class: Class,
         before: Option<State>,
-        wanted: Interface,
+        wanted: OfferMethod,
         round: &Round<'_>,
     ) -> Result<Step> {
-        if before.is_none() && !self.may_have_been_offered(class, wanted.other(), round).await? {
+        let other = match wanted {
+            OfferMethod::DevicePlugin => OfferMethod::Dra,
+            OfferMethod::Dra => OfferMethod::DevicePlugin,
+        };
+        if before.is_none() && !self.may_have_been_offered(class, other, round).await? {
             return self.finish(class, wanted);
         }
-        let other = wanted.other();
         if let Some(holder) = self.find_holder(class, other, round).await {
-            if other == Interface::Dra {
+            if other == OfferMethod::Dra {
                 self.published.add(class)?;
             }
-            return Ok(Step::waiting(State::Offered(other), holder));
+            return Ok((State::Offered(other), Some(holder)));
         }
         let now = Instant::now();
         let since = match before {
@@ -247,31 +202,32 @@ impl Engine {
         };
         let changing = State::Changing(since);
         if now < since + self.settle {
-            return Ok(Step { state: changing, waits_for: None });
+            return Ok((changing, None));
         }
         let remaining = match wanted {
-            Interface::Plugin => self.find_slices(class).await?,
-            Interface::Dra => self.find_amount(class, round).await?,
+            OfferMethod::DevicePlugin => self.find_slices(class).await?,
+            OfferMethod::Dra => self.find_amount(class, round).await?,
         };
         match remaining {
-            Some(remaining) => Ok(Step::waiting(changing, remaining)),
+            Some(_) => Ok((changing, remaining)),
             None => self.finish(class, wanted),
         }
     }
 
-    /// Whether pods may have got devices of a class by an interface before this program started.
+    /// Returns whether pods may have received devices of a class by an interface before this program started.
     async fn may_have_been_offered(
         &self,
         class: Class,
-        by: Interface,
+        by: OfferMethod,
         round: &Round<'_>,
     ) -> Result<bool, ApiError> {
         let is_by_dra = self.published.contains(class)
             || claim_with_device(&self.spec_dir, &self.node, class).is_some();
-        match by {
-            Interface::Dra => return Ok(is_by_dra),
-            Interface::Plugin if is_by_dra => return Ok(false),
-            Interface::Plugin => {}
+        if by == OfferMethod::Dra {
+            return Ok(is_by_dra);
+        }
+        if is_by_dra {
+            return Ok(false);
         }
         // kubelet never removes a resource of a device plugin from its Node: it sets its amount to 0.
         let amounts = self.node_amounts(round).await?;
@@ -287,28 +243,28 @@ impl Engine {
     }
 
     /// Records that an interface offers a class.
-    fn finish(&self, class: Class, interface: Interface) -> Result<Step> {
-        match interface {
-            Interface::Plugin => self.published.remove(class)?,
-            Interface::Dra => self.published.add(class)?,
+    fn finish(&self, class: Class, method: OfferMethod) -> Result<Step> {
+        match method {
+            OfferMethod::DevicePlugin => self.published.remove(class)?,
+            OfferMethod::Dra => self.published.add(class)?,
         }
-        Ok(Step::offered(interface))
+        Ok((State::Offered(method), None))
     }
 
     /// Returns what holds a device of a class by an interface. An unreadable pod-resources socket counts as a holder, except
     /// of classes whose devices are all leased.
-    async fn find_holder(&self, class: Class, by: Interface, round: &Round<'_>) -> Option<String> {
-        let is_held_by = |lease: &Lease| match by {
-            Interface::Plugin => lease.claim.is_none() && is_pod_lease(lease),
-            Interface::Dra => lease.claim.is_some(),
-        };
+    async fn find_holder(
+        &self,
+        class: Class,
+        by: OfferMethod,
+        round: &Round<'_>,
+    ) -> Option<String> {
         let mut devices = round.snapshot.devices.iter().filter(|device| device.class == class);
         let mut leases = devices.clone().flat_map(|device| &device.leases);
-        // An unreadable lease may be of any holder.
-        if let Some(lease) = leases.find(|lease| lease.lease.as_ref().is_none_or(is_held_by)) {
+        if let Some(lease) = leases.find(|lease| may_be_held_by(lease.lease.as_ref(), by)) {
             return Some(lease.text.clone());
         }
-        if by == Interface::Dra {
+        if by == OfferMethod::Dra {
             return claim_with_device(&self.spec_dir, &self.node, class);
         }
         let pods = round
@@ -330,14 +286,18 @@ impl Engine {
         let mut has_slices = false;
         let listed =
             self.api.visit_slices(node, |slice| has_slices |= slice.spec.pool.name == pool).await;
-        let remedy = delete_command(node.as_str());
         match listed {
             Err(error) if is_refused(&error) || error.no_access_reason().is_some() => {
-                let error = ErrorChain(&error);
+                let (error, remedy) =
+                    (ErrorChain(&error), self.published.remedy(class, node.as_str()));
                 Ok(Some(format!("{error}; delete the ResourceSlices of pool {pool}: {remedy}")))
             }
             Err(error) => Err(error),
-            Ok(_) => Ok(has_slices.then(|| format!("ResourceSlices of pool {pool}: {remedy}"))),
+            Ok(_) if has_slices => {
+                let delete = delete_command(node.as_str());
+                Ok(Some(format!("ResourceSlices of pool {pool}: {delete}")))
+            }
+            Ok(_) => Ok(None),
         }
     }
 
@@ -351,8 +311,7 @@ impl Engine {
         let amounts = self.node_amounts(round).await?;
         let names = class_resources(round.snapshot, class);
         let remaining = names.iter().find(|name| amounts.get(name.as_str()) == Some(&true));
-        Ok(remaining
-            .map(|name: &ResourceName| format!("the Node still reports an amount of {name}")))
+        Ok(remaining.map(|name| format!("the Node still reports an amount of {name}")))
     }
 }
 
@@ -362,25 +321,37 @@ fn send_offered(
     by_dra: &watch::Sender<DraClasses>,
     by_plugin: &watch::Sender<BTreeSet<Class>>,
 ) {
-    let with_state = |is_wanted: &dyn Fn(Class, State) -> bool| -> BTreeSet<Class> {
-        states
-            .iter()
-            .filter(|(class, state)| is_wanted(**class, **state))
-            .map(|(class, _)| *class)
-            .collect()
-    };
-    let offer = &snapshot.config.kubernetes.offer;
-    let awaited = with_state(&|class, state| {
-        matches!(state, State::Changing(_)) && offer.method(class) == OfferMethod::Dra
-    });
-    let there = classes(snapshot).into_iter();
-    let offered = DraClasses {
-        classes: with_state(&|_, state| state == State::Offered(Interface::Dra)),
-        undecided: there.filter(|class| !states.contains_key(class)).collect(),
-        awaited,
-    };
-    send(by_dra, offered);
-    send(by_plugin, with_state(&|_, state| state == State::Offered(Interface::Plugin)));
+    let mut dra_classes = DraClasses { undecided: classes(snapshot), ..DraClasses::default() };
+    let mut plugin_classes = BTreeSet::new();
+    for (class, state) in states {
+        dra_classes.undecided.remove(class);
+        let is_for_dra = snapshot.config.kubernetes.offer.method(*class) == OfferMethod::Dra;
+        match state {
+            State::Offered(OfferMethod::Dra) => dra_classes.classes.insert(*class),
+            State::Offered(OfferMethod::DevicePlugin) => plugin_classes.insert(*class),
+            State::Changing(_) => is_for_dra && dra_classes.awaited.insert(*class),
+        };
+    }
+    send(by_dra, dra_classes);
+    send(by_plugin, plugin_classes);
+}
+
+/// Returns the interface's name for the log.
+fn name(method: OfferMethod) -> &'static str {
+    match method {
+        OfferMethod::DevicePlugin => "the device plugin",
+        OfferMethod::Dra => "DRA",
+    }
+}
+
+/// Returns whether the holder of a lease may have received its device by an interface. An unreadable lease may have any
+/// holder.
+fn may_be_held_by(lease: Option<&Lease>, by: OfferMethod) -> bool {
+    match (lease, by) {
+        (None, _) => true,
+        (Some(lease), OfferMethod::DevicePlugin) => lease.claim.is_none() && is_pod_lease(lease),
+        (Some(lease), OfferMethod::Dra) => lease.claim.is_some(),
+    }
 }
 
 /// Returns the classes of the host's devices that pods may get.

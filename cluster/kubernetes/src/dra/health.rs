@@ -41,9 +41,10 @@ pub(super) fn list_devices(
         whole.chain(of_slots).take(MAX_DEVICES).collect();
     let max_length = MAX_MESSAGE_BYTES.min(MAX_RESPONSE_BYTES / entries.len().max(1));
     let age = snapshot.taken.elapsed();
-    let entry_health = |(device, slot): (&HostDevice, Option<u32>)| {
+    let mut devices = Vec::with_capacity(entries.len());
+    for (device, slot) in entries {
         let (health, message) = device_health(device, age);
-        DeviceHealth {
+        devices.push(DeviceHealth {
             device: Some(DeviceIdentifier {
                 pool_name: node.pool_name(device.class),
                 device_name: snapshot.names.device_name(device.class, &device.name, slot),
@@ -52,9 +53,9 @@ pub(super) fn list_devices(
             last_updated_time: now,
             health_check_timeout_seconds: 0,
             message: truncate(&message, max_length).to_owned(),
-        }
-    };
-    NodeWatchResourcesResponse { devices: entries.into_iter().map(entry_health).collect() }
+        });
+    }
+    NodeWatchResourcesResponse { devices }
 }
 
 fn slot_count(device: &HostDevice, snapshot: &KubernetesSnapshot) -> u32 {
@@ -80,11 +81,11 @@ pub(super) fn is_same(
     one: &NodeWatchResourcesResponse,
     other: &NodeWatchResourcesResponse,
 ) -> bool {
-    let same = |one: &DeviceHealth, other: &DeviceHealth| {
-        (&one.device, one.health, &one.message) == (&other.device, other.health, &other.message)
-    };
-    let (one, other) = (&one.devices, &other.devices);
-    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+    one.devices.iter().map(without_time).eq(other.devices.iter().map(without_time))
+}
+
+fn without_time(health: &DeviceHealth) -> (Option<&DeviceIdentifier>, i32, &str) {
+    (health.device.as_ref(), health.health, &health.message)
 }
 
 #[cfg(test)]

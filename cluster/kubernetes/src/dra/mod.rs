@@ -1,12 +1,14 @@
 //! Dynamic resource allocation: each device of the node in a ResourceSlice, and claims instead of numbers.
 //!
-//! [`slices`] makes ResourceSlices of what the host offers, and [`publish`] keeps them on the API server, which [`api`]
-//! asks. [`driver`] serves kubelet: [`sockets`] stand where it looks for drivers, [`registration`] says who is there, and
-//! [`service`] prepares claims by [`prepare`] and tells the [`health`] of devices; [`report`] says on the API server what
-//! became of them. [`engine`] decides which classes are for this driver and which for the device plugin, by the
-//! configuration, [`pod_resources`] and [`published`]. [`resource_names`] says which resources pods ask for, and [`classes`]
-//! which DeviceClasses serve them; [`pool_selectors`] says how claims select the devices of a pool. [`amounts`] finds what a kubelet without its memory leaves in the Node.
-//! [`node`] finds a node and its API server, and runs all of it.
+//! - [`node`] finds the Node and its API server, and starts everything else. [`api`] has the requests to the API server.
+//! - [`engine`] decides which classes DRA offers and which the device plugin, by the configuration, [`pod_resources`] and
+//!   [`published`].
+//! - [`slices`] builds the ResourceSlices of the host's devices, and [`publish`] keeps them up to date on the API server.
+//! - [`driver`] serves kubelet: [`sockets`] creates the sockets, [`registration`] registers the driver, and [`service`]
+//!   prepares claims by [`prepare`] and streams the [`health`] of devices. [`report`] writes the status of claims.
+//! - [`resource_names`] lists the resources that pods request, [`classes`] the DeviceClasses that serve them, and
+//!   [`pool_selectors`] how claims select the devices of a pool.
+//! - [`amounts`] finds resources that a kubelet without its checkpoint still reports.
 
 pub mod amounts;
 pub mod api;

@@ -1,18 +1,17 @@
-//! The driver of a node, at kubelet's sockets and at the API server, if it is configured and the API server can be
-//! reached.
+//! The driver of a node, at kubelet's sockets and at the API server.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::{KubernetesSettings, OfferMethod, ResourceName};
 use tokio::join;
 use tokio::sync::watch;
 
 use super::amounts::{READ_DELAYS, ResourceAmounts};
-use super::api::Api;
+use super::api::{AccessSource, Api};
 use super::classes::DeviceClasses;
 use super::driver::DraDriver;
 use super::engine::{Engine, REFUSED, SETTLE};
@@ -22,9 +21,15 @@ use super::{DraClasses, pod_resources};
 use crate::names::NodeName;
 use crate::observe::metrics::DaemonMetrics;
 
-/// Finds the node and its API server. `None` if only the device plugin offers devices. Fails if this is impossible and
-/// a class is configured for `dra`. Prepared claims and published classes from before (`has_remains`) need a driver
-/// until kubelet has unprepared the claims and the slices are deleted.
+/// Context for failures to offer devices by DRA.
+const OFFERING: &str = "offering devices by DRA, as [kubernetes] offer says";
+
+/// Finds the node and its API server. `None` if only the device plugin offers devices. Prepared claims and published
+/// classes from before (`has_remains`) need a driver until kubelet has unprepared the claims and the slices are deleted.
+///
+/// Fails if a class is configured for `dra` and the command line does not say how to reach the API server. If all are,
+/// also fails if the kubeconfig or certificates are unusable. Otherwise the device plugin offers its classes, and the
+/// driver waits for usable files.
 pub fn find(
     settings: &KubernetesSettings,
     node: Option<&NodeName>,
@@ -32,21 +37,23 @@ pub fn find(
     has_remains: bool,
     metrics: &Arc<DaemonMetrics>,
 ) -> Result<Option<(NodeName, Api)>> {
-    let is_wanted =
-        Class::ALL.map(|class| settings.offer.method(class)).contains(&OfferMethod::Dra);
+    let methods = Class::ALL.map(|class| settings.offer.method(class));
+    let is_wanted = methods.contains(&OfferMethod::Dra);
     if !is_wanted && !has_remains {
         return Ok(None);
     }
-    let node_api = match node {
-        Some(node) => Api::find(kubeconfig, Arc::clone(metrics)).map(|api| (node.clone(), api)),
-        None => Err(anyhow!("the node name is unknown")),
+    let node_source = match node {
+        Some(node) => AccessSource::find(kubeconfig).map(|source| (node, source)),
+        None => Err(anyhow!("the node name is unknown; set --node-name")),
     };
-    match node_api {
-        Ok(node_api) => Ok(Some(node_api)),
-        Err(error) if is_wanted => {
-            let hint = if node.is_none() { "; set --node-name" } else { "" };
-            bail!("offering devices by DRA, as [kubernetes] offer says: {error:#}{hint}")
+    match node_source {
+        Ok((node, source)) => {
+            if !methods.contains(&OfferMethod::DevicePlugin) {
+                source.open().context(OFFERING)?;
+            }
+            Ok(Some((node.clone(), Api::new(source, Arc::clone(metrics)))))
         }
+        Err(error) if is_wanted => Err(error.context(OFFERING)),
         Err(error) => {
             let reason = format!("{error:#}");
             tracing::info!(%reason, "no DRA driver on this node; the device plugin offers the devices");
@@ -129,23 +136,28 @@ mod tests {
         let node = node.map(|node| node.parse().unwrap());
         let absent = Path::new("/nonexistent/kubeconfig");
         let started = find(&settings(offer), node.as_ref(), Some(absent), false, &Arc::default());
-        started.map(|found| found.is_some()).map_err(|error| error.to_string())
+        started.map(|found| found.is_some()).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
-    fn a_node_whose_api_server_cannot_be_asked_has_the_device_plugin_alone() {
+    fn a_node_without_classes_for_dra_has_no_driver() {
         assert_eq!(started(r#""device-plugin""#, None), Ok(false));
         assert_eq!(started(r#""device-plugin""#, Some("n1")), Ok(false));
     }
 
-    #[test]
-    fn a_class_that_is_to_be_offered_by_dra_alone_needs_a_node_and_an_api_server() {
+    #[tokio::test]
+    async fn a_class_for_dra_needs_a_node_name() {
         for offer in [r#""dra""#, r#"{"vfio": "dra"}"#] {
             let line = started(offer, None).unwrap_err();
             assert!(line.ends_with("the node name is unknown; set --node-name"), "{line}");
-            let line = started(offer, Some("n1")).unwrap_err();
-            assert!(line.contains("reading /nonexistent/kubeconfig"), "{line}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_unusable_kubeconfig_is_an_error_only_if_all_classes_are_for_dra() {
+        let line = started(r#""dra""#, Some("n1")).unwrap_err();
+        assert!(line.contains("reading kubeconfig /nonexistent/kubeconfig: "), "{line}");
+        assert_eq!(started(r#"{"vfio": "dra"}"#, Some("n1")), Ok(true));
     }
 
     #[tokio::test]

@@ -40,16 +40,20 @@ impl PublishedClasses {
 
     /// Logs each class that waits, since its slices may remain and the API server cannot be asked for them.
     pub(crate) fn log_waiting(&self, node: Option<&NodeName>) {
-        let remedy = delete_command(node.map_or("NODE", NodeName::as_str));
         for class in Class::ALL.into_iter().filter(|class| self.contains(*class)) {
-            let record = self.path(class);
+            let remedy = self.remedy(class, node.map_or("NODE", NodeName::as_str));
             let reason = format!(
                 "this node has offered it by DRA, but the API server is not reachable to check for \
-                 its ResourceSlices: {remedy}, then remove {} and start the daemon again",
-                record.display()
+                 its ResourceSlices: {remedy}"
             );
             tracing::warn!(%class, %reason, "class waits");
         }
+    }
+
+    /// Returns what to do if the API server cannot be asked for the slices of a class.
+    pub(super) fn remedy(&self, class: Class, node: &str) -> String {
+        let (delete, record) = (delete_command(node), self.path(class));
+        format!("{delete}, then remove {} and start the daemon again", record.display())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -14,10 +14,11 @@ use super::DRIVER;
 use super::classes::DeviceClasses;
 use super::pool_selectors::PoolSelectors;
 use crate::names::is_allocatable;
-use crate::resources::device_class_name;
+use crate::resources::{device_class_name, matches_source};
 use crate::snapshot::KubernetesSnapshot;
 
-/// Returns the resources with devices of a class besides the class's own, each with its pool if it has one.
+/// Returns the resources with devices of a class, except the resource of the class itself. A resource of a pool comes
+/// with the pool's name.
 pub(super) fn other_resources(
     snapshot: &KubernetesSnapshot,
     class: Class,
@@ -127,18 +128,13 @@ pub(super) fn resource_name(
     device: &HostDevice,
     settings: &KubernetesSettings,
 ) -> Option<ResourceName> {
-    let is_of = |source: ResourceSource<'_>| match source {
-        ResourceSource::Class(class) => class == device.class,
-        ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
-    };
-    let mut named = settings.resources.iter();
-    if let Some((name, _)) = named.find(|(_, resource)| resource.source().is_some_and(is_of)) {
-        return Some(name.clone());
+    for (name, resource) in &settings.resources {
+        if resource.source().is_some_and(|source| matches_source(device, source)) {
+            return Some(name.clone());
+        }
     }
-    let mut pools = device.pools.iter();
-    let of_pool = pools.find(|pool| pool.parse::<Class>().is_err());
-    let word = of_pool.map_or(device.class.as_str(), String::as_str);
-    ResourceName::onload_dev(word).ok()
+    let pool = device.pools.iter().find(|pool| pool.parse::<Class>().is_err());
+    ResourceName::onload_dev(pool.map_or(device.class.as_str(), String::as_str)).ok()
 }
 
 /// Returns the manifest for `kubectl apply` with the DeviceClasses of these resources, without pools that cannot be

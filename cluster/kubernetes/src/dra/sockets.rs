@@ -2,13 +2,13 @@
 //! a DaemonSet is updated; kubelet then calls the one that registered last.
 
 use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use onload_agent::random_id;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use tokio::net::UnixListener;
@@ -79,7 +79,7 @@ impl DriverSockets {
         let _lock = lock(&dir).await?;
         let was_killed = remove_stale_sockets(&registry, REGISTRATION).await;
         remove_stale_sockets(&dir, SERVICE).await;
-        let instance = instance_id().context("choosing the name of a socket")?;
+        let instance = random_id().context("choosing the name of a socket")?;
         let endpoint = dir.join(format!("{}{instance}{}", SERVICE.0, SERVICE.1));
         let service = socket::bind(&endpoint)?;
         let first = registry.join(REGISTRATION_SOCKET);
@@ -123,10 +123,8 @@ async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> b
     let mut was_there = false;
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in entries {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_ours =
-            name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end);
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_ours = name.strip_prefix(begin).is_some_and(|rest| rest.ends_with(end));
         let path = entry.path();
         if !is_ours || !is_left_over(&path).await {
             continue;
@@ -143,14 +141,6 @@ async fn remove_stale_sockets(directory: &Path, (begin, end): (&str, &str)) -> b
         }
     }
     was_there
-}
-
-/// Returns a unique id for this instance.
-fn instance_id() -> io::Result<String> {
-    let mut bytes = [0; 4];
-    // getrandom(2) always fills such a small buffer.
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use onload_sys::fs::attributes::copy_label;
 
 use super::directory::{HOOK_MODE, HookDirectory, TrustedRoot};
 use super::plan::{InstallInput, InstallPlan, InstallReport, InstallStep};
+use super::record::RECORD_NAME;
 use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// A program of the host that any runtime may execute, whose security label also fits the hook.
@@ -38,7 +39,7 @@ impl InstallTarget<'_> {
     /// Carries out a plan and reports each step. If a step fails, the rest is skipped, and the record lists the files
     /// that may exist.
     pub(super) fn apply(&self, plan: InstallPlan, input: &InstallInput) -> Result<InstallReport> {
-        self.directory.write_record(&plan.before)?;
+        self.directory.write_text(RECORD_NAME, &plan.before.to_text())?;
         let config = input.config.as_ref().map_or("", |config| &config.text);
         let mut report = plan.report;
         for step in &plan.steps {
@@ -49,7 +50,7 @@ impl InstallTarget<'_> {
                 InstallStep::RemoveConfig => self.remove_config()?,
             });
         }
-        self.directory.write_record(&plan.after)?;
+        self.directory.write_text(RECORD_NAME, &plan.after.to_text())?;
         Ok(report)
     }
 

@@ -123,17 +123,15 @@ impl TrustedRoot {
                 continue;
             }
             let making = || format!("making the directory {}", self.outside_path(child).display());
-            let parent = self.open_dir(parent)?;
-            let parent = parent.ok_or(Errno::NOENT).with_context(making)?;
+            let parent = self.open_dir(parent)?.ok_or(Errno::NOENT).with_context(making)?;
             let name = child.file_name().unwrap_or_default();
             match mkdirat(&parent, name, DIRECTORY_MODE) {
                 Ok(()) => {}
-                // Another installer has created it.
+                // Another installer has just created this directory.
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error).with_context(making),
             }
-            let created = self.open_dir(child)?;
-            let created = created.ok_or(Errno::NOENT).with_context(making)?;
+            let created = self.open_dir(child)?.ok_or(Errno::NOENT).with_context(making)?;
             set_mode(&created, DIRECTORY_MODE).with_context(making)?;
         }
         let directory = self.open(path)?.ok_or(Errno::NOENT);
@@ -145,11 +143,11 @@ impl TrustedRoot {
         let Some(dir) = self.open_dir(path)? else {
             return Ok(InstalledContent::default());
         };
-        let names = dir.list_names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES);
-        let names = names.with_context(|| read_context(&self.outside_path(path)))?;
-        let names = names.iter().filter_map(|name| name.to_str());
+        let names = dir
+            .list_names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES)
+            .with_context(|| read_context(&self.outside_path(path)))?;
         let mut content = InstalledContent { hooks: BTreeMap::new(), record: self.record(path)? };
-        for version in names {
+        for version in names.iter().filter_map(|name| name.to_str()) {
             let hook = self.read_hook(&path.join(version))?;
             content.hooks.insert(version.to_owned(), hook);
         }
@@ -159,9 +157,8 @@ impl TrustedRoot {
     fn record(&self, path: &Path) -> Result<InstallRecord> {
         let path = path.join(RECORD_NAME);
         let outside = self.outside_path(&path);
-        let bytes = self.trusted.open(&path);
-        let bytes = bytes.and_then(|file| file.read(MAX_RECORD_BYTES));
-        let Some(bytes) = if_present(bytes, &outside)? else {
+        let result = self.trusted.open(&path).and_then(|file| file.read(MAX_RECORD_BYTES));
+        let Some(bytes) = if_present(result, &outside)? else {
             return Ok(InstallRecord::default());
         };
         InstallRecord::parse(&bytes).map_err(|why| {
@@ -227,10 +224,6 @@ impl HookDirectory {
         temp.write(bytes).map_err(failed)?;
         prepare(temp.file())?;
         temp.commit().map_err(failed)
-    }
-
-    pub(super) fn write_record(&self, record: &InstallRecord) -> Result<()> {
-        self.write_file(RECORD_NAME, &record.to_bytes(), FILE_MODE, |_| Ok(()))
     }
 
     pub(super) fn write_text(&self, name: &str, text: &str) -> Result<()> {

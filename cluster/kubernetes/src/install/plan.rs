@@ -150,10 +150,10 @@ fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallP
 
 fn remove_hook(state: &InstalledState, version: &str, plan: &mut InstallPlan) {
     let hook_file = state.content.hooks.get(version).and_then(Option::as_ref);
-    let is_ours = |sha256: &str| state.content.record.has_hook(version, sha256);
+    let record = &state.content.record;
     let path = state.directory.join(version).join(HOOK_NAME);
     match (hook_file, state.users.describe(version)) {
-        (Some(hook_file), _) if !is_ours(&hook_file.sha256) => {
+        (Some(hook_file), _) if !record.has_hook(version, &hook_file.sha256) => {
             plan.report.kept.push(foreign_message(&path));
         }
         (Some(_), Some(why)) => {
@@ -184,6 +184,7 @@ pub(super) fn uninstall(state: &InstalledState) -> InstallPlan {
 }
 
 impl InstallPlan {
+    /// Returns whether nothing changes, neither on the host nor in its record.
     pub(super) fn is_idle(&self, record: &InstallRecord) -> bool {
         self.steps.is_empty() && self.after == *record
     }

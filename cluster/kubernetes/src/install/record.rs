@@ -75,11 +75,9 @@ impl InstallRecord {
         Ok(record)
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_text(&self) -> String {
         // Cannot fail for texts and numbers.
-        let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        bytes.push(b'\n');
-        bytes
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     pub(super) fn has_hook(&self, version: &str, sha256: &str) -> bool {
@@ -117,20 +115,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         for record in [record(), InstallRecord::default()] {
-            assert_eq!(InstallRecord::parse(&record.to_bytes()).unwrap(), record);
+            assert_eq!(InstallRecord::parse(record.to_text().as_bytes()).unwrap(), record);
         }
     }
 
     #[test]
     fn fields_that_are_not_known_are_passed_over() {
-        let text = String::from_utf8(record().to_bytes()).unwrap();
+        let text = record().to_text();
         let more = text.replacen('{', "{\"later\":[{}],", 1);
         assert_eq!(InstallRecord::parse(more.as_bytes()).unwrap(), record());
     }
 
     #[test]
     fn a_record_that_is_newer_or_damaged_or_leads_elsewhere_is_refused() {
-        let text = String::from_utf8(record().to_bytes()).unwrap();
+        let text = record().to_text();
         for (text, says) in [
             (text.replacen("\"version\": 1", "\"version\": 2", 1), "it is of format 2"),
             (text[..text.len() / 2].to_owned(), "it is not a record"),

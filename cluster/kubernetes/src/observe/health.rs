@@ -11,14 +11,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use onload_agent::LastMessage;
 use onload_core::class::Class;
-use onload_core::kubernetes_settings::ResourceName;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::metrics::DaemonMetrics;
-use crate::resources::Resource;
 use crate::snapshot::KubernetesSnapshot;
 use crate::socket;
 
@@ -51,15 +49,16 @@ impl DaemonState {
         let stuck =
             (age >= STUCK).then(|| format!("the host was last read {} s ago", age.as_secs()));
         let unread = (!was_read).then(|| "the host cannot be read; the log says why".to_owned());
-        let (by_plugin, by_dra): (Vec<&Arc<Resource>>, Vec<&Arc<Resource>>) =
-            { host.plan.resources.values().partition(|resource| resource.has_class(plugin)) };
-        let mut missing: Vec<&str> = by_plugin
-            .iter()
-            .map(|resource| &resource.name)
-            .filter(|name| !metrics.is_registered(name))
-            .map(ResourceName::as_str)
-            .collect();
-        if !by_dra.is_empty() && !metrics.is_dra_registered() {
+        let mut missing = Vec::new();
+        let mut needs_dra = false;
+        for resource in host.plan.resources.values() {
+            if !resource.has_class(plugin) {
+                needs_dra = true;
+            } else if !metrics.is_registered(&resource.name) {
+                missing.push(resource.name.as_str());
+            }
+        }
+        if needs_dra && !metrics.is_dra_registered() {
             missing.push("the DRA driver");
         }
         let unregistered = (!missing.is_empty())
@@ -132,11 +131,12 @@ mod tests {
     use std::time::Instant;
 
     use onload_core::config::Config;
+    use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
     use crate::names::DeviceNames;
     use crate::resources::test_devices::exclusive;
-    use crate::resources::{ResourcePlan, SpecAuthor};
+    use crate::resources::{Resource, ResourcePlan, SpecAuthor};
 
     fn host(names: &[&str]) -> KubernetesSnapshot {
         let resource = |name: &&str| {

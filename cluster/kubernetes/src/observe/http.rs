@@ -39,8 +39,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Serves until the program ends at an address that something sets. An address that cannot be bound is logged and tried again: devices are offered
-/// without metrics too.
+/// Serves until the program ends, at an address from a setting. Failure to bind the address is logged and retried, while
+/// devices are offered all the same.
 pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
     let mut last_message = LastMessage::default();
     while let Err(error) = serve_at(&listen, &daemon).await {
@@ -107,10 +107,10 @@ where
 
 fn respond(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) -> Response<String> {
     if !["/metrics", "/healthz", "/readyz"].contains(&path) {
-        return response(StatusCode::NOT_FOUND, String::new());
+        return response(StatusCode::NOT_FOUND, String::new(), PLAIN);
     }
     if method != Method::GET && method != Method::HEAD {
-        let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, String::new());
+        let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, String::new(), PLAIN);
         let allowed = HeaderValue::from_static("GET,HEAD");
         refused.headers_mut().insert(ALLOW, allowed);
         return refused;
@@ -121,10 +121,8 @@ fn respond(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) ->
     let state = daemon.state();
     let reason = if path == "/healthz" { state.stuck } else { state.not_ready };
     match reason {
-        None => text_response(StatusCode::OK, "ok\n".to_owned(), PLAIN),
-        Some(reason) => {
-            text_response(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"), PLAIN)
-        }
+        None => response(StatusCode::OK, "ok\n".to_owned(), PLAIN),
+        Some(reason) => response(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"), PLAIN),
     }
 }
 
@@ -133,21 +131,15 @@ fn respond(daemon: &Daemon, method: &Method, path: &str, headers: &HeaderMap) ->
 fn metrics_response(metrics: &DaemonMetrics, headers: &HeaderMap) -> Response<String> {
     let mut accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepts.any(|value| value.contains("application/openmetrics-text")) {
-        text_response(StatusCode::OK, metrics.render(), OPEN_METRICS)
+        response(StatusCode::OK, metrics.render(), OPEN_METRICS)
     } else {
-        text_response(StatusCode::OK, metrics.render_old(), TEXT_FORMAT)
+        response(StatusCode::OK, metrics.render_old(), TEXT_FORMAT)
     }
 }
 
-fn text_response(status: StatusCode, body: String, media: &'static str) -> Response<String> {
-    let mut answer = response(status, body);
-    let media = HeaderValue::from_static(media);
-    answer.headers_mut().insert(CONTENT_TYPE, media);
-    answer
-}
-
-fn response(status: StatusCode, body: String) -> Response<String> {
+fn response(status: StatusCode, body: String, media: &'static str) -> Response<String> {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     answer
 }

@@ -80,7 +80,7 @@ async fn watch_until_removed(
         let is_quiet = socket.is_some() && watched.events.is_some();
         let wait = if is_quiet { CHECK } else { ABSENT };
         is_told = match timeout(wait, watched.next()).await {
-            Ok(result) => result.with_context(|| watch_context(path))?,
+            Ok(result) => result.with_context(|| format!("watching {}", path.display()))?,
             // Without events each change of the socket counts, since a new one may have the inode of the old.
             Err(_) => watched.events.is_none(),
         };
@@ -90,10 +90,6 @@ async fn watch_until_removed(
         }
         watched.directory.check_mount(path)?;
     }
-}
-
-fn watch_context(path: &Path) -> String {
-    format!("watching {}", path.display())
 }
 
 impl WatchedDirectory {
@@ -244,6 +240,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (sender, _kubelet) = channel(KubeletState::default());
         let Err(error) = watch(file.path().to_owned(), sender).await;
-        assert_eq!(error.to_string(), watch_context(file.path()));
+        assert_eq!(error.to_string(), format!("watching {}", file.path().display()));
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Result;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::kubernetes_settings::ResourceName;
-use onload_host::specdir::sha256;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -14,6 +13,7 @@ use tonic::transport::Server;
 
 use super::directory::KubeletState;
 use super::service::{PluginHost, PluginService, register};
+use crate::names::hash;
 use crate::resources::Resource;
 use crate::serve::{end, serve, wait_stopped};
 use crate::socket::{self, SocketFile};
@@ -48,9 +48,7 @@ impl PluginContext {
         if directory + 1 + readable.len() <= MAX_PATH_BYTES {
             return readable;
         }
-        let digest = sha256(name.as_str().as_bytes());
-        let digest = digest.split_at(16).0;
-        format!("{PREFIX}{digest}.sock")
+        format!("{PREFIX}{}.sock", hash(name.as_str(), 16))
     }
 }
 
@@ -89,7 +87,7 @@ pub async fn serve_resource(context: PluginContext, resource: watch::Receiver<Ar
                 // kubelet is starting or temporarily away.
                 let is_deaf = error.is::<tonic::transport::Error>();
                 let reason = match is_deaf {
-                    // Each layer of the library repeats the message.
+                    // All layers of the library have the same message, so only the cause is added.
                     true => format!("{error}: {}", error.root_cause()),
                     false => format!("{error:#}"),
                 };

@@ -29,20 +29,15 @@ pub(crate) fn assign_ids(devices: &[PluginDevice]) -> (BTreeMap<String, usize>, 
 
 /// Returns the id of an exclusive device. If several RDMA devices are on one function, none of them uses its address.
 fn exclusive_id(device: &PluginDevice, devices: &[PluginDevice]) -> String {
-    let of_function = |address| {
-        devices
-            .iter()
-            .filter(|device| device.slots.is_none())
-            .filter(|other| other.pci == Some(address))
-            .take(2)
-            .count()
-    };
     // The name of a vfio device is its address anyway.
-    let name = device.name.clone();
-    match device.pci {
-        Some(address) if address.to_string() == name => name,
-        Some(address) if of_function(address) == 1 => address.to_string(),
-        _ => name,
+    let Some(address) = device.pci.filter(|address| address.to_string() != device.name) else {
+        return device.name.clone();
+    };
+    let mut on_function =
+        devices.iter().filter(|other| other.slots.is_none() && other.pci == Some(address));
+    match (on_function.next(), on_function.next()) {
+        (Some(_), None) => address.to_string(),
+        _ => device.name.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod test_devices;
 pub use allocate::{AllocateContext, SpecAuthor, allocate};
 pub(crate) use folded_names::{device_class_name, replace_punctuation};
 pub(crate) use pci_variables::{VariableDevice, pci_variables};
-pub(crate) use plan::container_nodes;
 pub use plan::{ResourcePlan, is_pod_lease, plan};
+pub(crate) use plan::{container_nodes, matches_source};
 pub use preferred_allocation::choose_preferred;
 pub use resource::{PluginDevice, Resource};

@@ -57,39 +57,37 @@ pub(crate) fn pci_variables<'a>(
 fn function_info(device: VariableDevice<'_>, address: PciAddress) -> FunctionInfo {
     let mut info =
         FunctionInfo::from([("generic", BTreeMap::from([("deviceID", address.to_string())]))]);
-    let node = |prefix: &str, keys: &mut BTreeMap<&'static str, String>, key| {
-        let node = device.nodes.iter().find(|node| {
-            let name = node.rsplit('/').next().unwrap_or_default();
-            let number = name.strip_prefix(prefix);
-            number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-        });
-        keys.extend(node.map(|node| (key, node.clone())));
-    };
     let mut keys = BTreeMap::new();
     match device.class {
         Class::Vfio => {
             let container = device.nodes.iter().find(|node| node.ends_with("/vfio/vfio"));
             keys.extend(container.map(|node| ("mount", node.clone())));
-            node("noiommu-", &mut keys, "dev-mount");
             // The node of an IOMMU group has a number as its name.
-            let of_group = device.nodes.iter().find(|node| {
-                let name = node.rsplit('/').next().unwrap_or_default();
-                node.contains("/vfio/") && name.bytes().all(|byte| byte.is_ascii_digit())
-            });
-            keys.extend(of_group.map(|node| ("dev-mount", node.clone())));
+            let group = find_node(device.nodes, "/vfio/", "")
+                .or_else(|| find_node(device.nodes, "", "noiommu-"));
+            keys.extend(group.map(|node| ("dev-mount", node.clone())));
             info.insert("vfio", keys);
         }
         Class::Rdma => {
-            node("uverbs", &mut keys, "uverbs");
-            node("umad", &mut keys, "umad");
-            node("issm", &mut keys, "issm");
-            node("rdma_cm", &mut keys, "rdma_cm");
+            for key in ["uverbs", "umad", "issm", "rdma_cm"] {
+                keys.extend(find_node(device.nodes, "", key).map(|node| (key, node.clone())));
+            }
             keys.insert("rdma_dev", device.name.to_owned());
             info.insert("rdma", keys);
         }
         _ => {}
     }
     info
+}
+
+/// Finds a node whose path contains `part`, and whose name is `prefix` with a number or without.
+fn find_node<'n>(nodes: &'n [String], part: &str, prefix: &str) -> Option<&'n String> {
+    nodes.iter().find(|node| {
+        let name = node.rsplit('/').next().unwrap_or_default();
+        let number = name.strip_prefix(prefix);
+        node.contains(part)
+            && number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    })
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn draft_resources<'c>(
 }
 
 /// Returns whether a source includes a device. Onload without an interface is excluded, since it cannot be counted.
-fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
+pub(crate) fn matches_source(device: &HostDevice, source: ResourceSource<'_>) -> bool {
     match source {
         ResourceSource::Class(class) => device.class == class && !device.is_loopback(),
         ResourceSource::Pool(pool) => device.pools.iter().any(|other| other == pool),
@@ -185,9 +185,9 @@ pub(crate) fn container_nodes(device: &HostDevice, specs: &Registry) -> Vec<Stri
     nodes.into_iter().collect()
 }
 
-/// Whether the holder is a container of a pod: kubelet puts all of them below a cgroup of its own
-/// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm: `kubepods`, or `kubepods.slice` with systemd; below
-/// another one where kubelet has a root of its own, as in kind).
+/// Returns whether the holder is a container of a pod. kubelet puts all pods below one cgroup
+/// (`defaultNodeAllocatableCgroupName` in pkg/kubelet/cm): `kubepods`, or `kubepods.slice` with systemd. If kubelet has a
+/// root cgroup, as in kind, systemd's name begins with it.
 pub fn is_pod_lease(lease: &Lease) -> bool {
     let Holder::Init { cgroup: Some(cgroup), .. } = &lease.holder else {
         return false;

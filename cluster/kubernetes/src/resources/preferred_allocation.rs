@@ -128,19 +128,12 @@ fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> V
         scopes
     };
     let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
-    let holds_must = |scope: &DeviceScope| {
-        free.iter().filter(|free| !scope.contains(&free.device)).clone().all(|free| free.taken == 0)
+    let fits = |scope: &&DeviceScope| {
+        free.iter().all(|free| free.taken == 0 || scope.contains(&free.device))
+            && free_count(free, scope) >= needed
     };
-    let fits = |scope: &&DeviceScope| holds_must(scope) && free_count(free, scope) >= needed;
-    roots
-        .iter()
-        .find(fits)
-        .or_else(|| nodes.iter().find(fits))
-        .into_iter()
-        .chain(&nodes)
-        .cloned()
-        .chain([all])
-        .collect()
+    let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
+    best.into_iter().chain(&nodes).cloned().chain([all]).collect()
 }
 
 /// Returns the number of devices with a free slot of which the container has none yet.

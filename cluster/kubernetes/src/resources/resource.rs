@@ -51,8 +51,8 @@ impl Resource {
 
     /// Returns the numbers of healthy and unhealthy ids.
     pub fn count(&self) -> (usize, usize) {
-        let ids = self.ids.iter();
-        let unhealthy = ids.filter(|(id, index)| self.slot_reason(id, **index).is_some()).count();
+        let unhealthy =
+            self.ids.iter().filter(|(id, index)| self.slot_reason(id, **index).is_some()).count();
         (self.ids.len() - unhealthy, unhealthy)
     }
 

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use serde_json::{Value, json};
+
 use crate::support::api_server::{ApiServer, Release};
 use crate::support::dra_kubelet::Registered;
 use crate::support::{AgentHost, Daemon, KubeletDir, MockKubelet, PATIENCE};
@@ -32,6 +35,10 @@ impl Node {
         if release != Release::V1_33 {
             server.put_classes();
         }
+        Node::start_at(server, config).await
+    }
+
+    async fn start_at(server: ApiServer, config: &str) -> Node {
         let host = AgentHost::captured(CAPTURED);
         host.config(config);
         let kubelet = MockKubelet::start(&host.plugin_dir());
@@ -162,4 +169,43 @@ async fn a_cluster_of_1_33_whose_operator_wants_dra_is_offered_nothing_and_told_
     let sockets = fs::read_dir(node.host.plugin_dir()).unwrap();
     let names = sockets.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(names.into_iter().all(|name| !name.contains("vfio")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unusable_kubeconfig_holds_up_only_the_classes_of_dra_until_it_changes() {
+    let server = ApiServer::for_release(Release::V1_36).await;
+    server.put_classes();
+    let kubeconfig = server.kubeconfig.clone();
+    let good = fs::read_to_string(&kubeconfig).unwrap();
+    let mut without_context: Value = serde_json::from_str(&good).unwrap();
+    without_context["current-context"] = json!("gone");
+    let mut damaged: Value = serde_json::from_str(&good).unwrap();
+    // A certificate whose content is not base64: -----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----
+    let certificate =
+        "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=";
+    damaged["users"][0]["user"] =
+        json!({"client-certificate-data": certificate, "client-key-data": certificate});
+    fs::remove_file(&kubeconfig).unwrap();
+    let mut node = Node::start_at(server, "[kubernetes]\noffer = { vfio = \"dra\" }\n").await;
+    node.kubelet.registered("onload.dev/nic").await;
+    for (content, why) in [
+        (None, "No such file"),
+        (Some(without_context), "context \\\"gone\\\" not found; set current-context"),
+        (Some(damaged), "reading the client's certificate"),
+    ] {
+        if let Some(content) = content {
+            fs::write(&kubeconfig, content.to_string()).unwrap();
+        }
+        let line = node.daemon.logged(&["the API server is not usable", why]);
+        assert!(
+            line["reason"].as_str().unwrap().contains(&*kubeconfig.to_string_lossy()),
+            "{line}"
+        );
+    }
+    assert_eq!(node.daemon.count(&["the API server is not usable"]), 3);
+    fs::write(&kubeconfig, good).unwrap();
+    let is_whole = |slice: &ResourceSlice| slice.spec.devices.as_ref().map_or(0, Vec::len) == 2;
+    node.server.until_slice(VFIO_SLICE, is_whole).await;
+    assert_eq!(node.offered(&[]), once());
+    assert!(!node.kubelet.resources().contains(&VFIO.to_owned()));
 }

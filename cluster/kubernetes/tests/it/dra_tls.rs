@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_kubernetes::dra::api::{AccessSource, Api};
 use onload_kubernetes::names::NodeName;
 use onload_sys::text::ErrorChain;
 use rustls::ServerConfig;
@@ -77,7 +77,7 @@ fn of_pod(directory: &Path, authority: &[u8], host: &str, port: u16) -> Api {
         "KUBERNETES_SERVICE_PORT" => Some(port.to_string()),
         _ => None,
     };
-    Api::new(ApiAccess::from_pod(variable, directory).unwrap(), Arc::default())
+    Api::new(AccessSource::from_pod(variable, directory).unwrap(), Arc::default())
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! Where the API server is, and who we are to it.
+//! The address of the API server, and our credentials.
 
+use std::env;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,19 +18,23 @@ use super::server_verifier::{Authorities, ServerVerifier};
 /// The directory with the token and certificate of a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where the API server is, and who we are to it.
-pub struct ApiAccess {
+/// Says how to reach the API server.
+#[derive(Clone, Debug)]
+pub enum AccessSource {
+    Kubeconfig(PathBuf),
+    /// The service account of this program's pod.
+    Pod {
+        server: String,
+        service_account: PathBuf,
+    },
+}
+
+/// The address of the API server, and our credentials, as read from an [`AccessSource`].
+pub(crate) struct ApiAccess {
     /// `https://HOST:PORT`, without a trailing slash.
     pub(super) server: String,
     pub(super) tls: TlsFiles,
     pub(super) token: ApiToken,
-}
-
-impl fmt::Debug for ApiAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("ApiAccess");
-        debug.field("server", &self.server).finish_non_exhaustive()
-    }
 }
 
 #[derive(Clone)]
@@ -53,12 +58,20 @@ impl ApiToken {
     }
 }
 
-impl ApiAccess {
-    /// Returns a pod's access, from its environment and the files of its service account.
+impl AccessSource {
+    /// Uses the kubeconfig if one is named, or else the service account of this program's pod.
+    pub(crate) fn find(kubeconfig: Option<&Path>) -> Result<AccessSource> {
+        match kubeconfig {
+            Some(path) => Ok(AccessSource::Kubeconfig(path.to_owned())),
+            None => AccessSource::from_pod(|name| env::var(name).ok(), Path::new(SERVICE_ACCOUNT)),
+        }
+    }
+
+    /// Returns the access of a pod with these environment variables.
     pub fn from_pod(
         variable: impl Fn(&str) -> Option<String>,
         service_account: &Path,
-    ) -> Result<ApiAccess> {
+    ) -> Result<AccessSource> {
         let set = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(variable);
         let [Some(mut host), Some(port)] = set else {
             bail!(
@@ -70,9 +83,21 @@ impl ApiAccess {
         if host.contains(':') {
             host = format!("[{host}]");
         }
+        Ok(AccessSource::Pod {
+            server: parse_server(&format!("https://{host}:{port}"))?,
+            service_account: service_account.to_owned(),
+        })
+    }
+
+    /// Reads the files.
+    pub(crate) fn open(&self) -> Result<ApiAccess> {
+        let (server, service_account) = match self {
+            AccessSource::Kubeconfig(path) => return ApiAccess::from_kubeconfig(path),
+            AccessSource::Pod { server, service_account } => (server, service_account),
+        };
         let authorities = PemSource::File(service_account.join("ca.crt"));
         Ok(ApiAccess {
-            server: parse_server(&format!("https://{host}:{port}"))?,
+            server: server.clone(),
             tls: TlsFiles::open(authorities, None)?,
             token: ApiToken::File(service_account.join("token")),
         })
@@ -183,7 +208,7 @@ pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
     move || format!("reading {what} for the API server")
 }
 
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {} for the API server", path.display()))
 }
 
@@ -195,22 +220,20 @@ mod tests {
 
     fn pod(variables: &[(&str, &str)], directory: &Path) -> Result<ApiAccess> {
         let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
-        ApiAccess::from_pod(
-            |name: &str| variables.get(name).map(|value| (*value).to_owned()),
-            directory,
-        )
+        let variable = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+        AccessSource::from_pod(variable, directory)?.open()
     }
 
     #[test]
     fn what_is_no_pod_says_what_to_give() {
         let dir = tempfile::tempdir().unwrap();
         for variables in [&[][..], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]] {
-            let error = pod(variables, dir.path()).unwrap_err().to_string();
+            let error = pod(variables, dir.path()).err().unwrap().to_string();
             assert!(error.contains("use --kubeconfig"), "{error}");
         }
         let variables =
             [("KUBERNETES_SERVICE_HOST", "fd00::1"), ("KUBERNETES_SERVICE_PORT", "443")];
-        let error = pod(&variables, dir.path()).unwrap_err().to_string();
+        let error = pod(&variables, dir.path()).err().unwrap().to_string();
         assert!(error.contains("ca.crt for the API server"), "{error}");
         fs::write(dir.path().join("ca.crt"), "").unwrap();
         let access = pod(&variables, dir.path()).unwrap();

@@ -68,8 +68,9 @@ impl ResolvesClientCert for ClientCertificate {
 
 fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<CertifiedKey> {
     let (certificate, key) = (certificate.read()?, key.read()?);
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificate).collect();
-    let chain = chain.with_context(read_context("the client's certificate"))?;
+    let chain = CertificateDer::pem_slice_iter(&certificate)
+        .collect::<Result<Vec<_>, _>>()
+        .with_context(read_context("the client's certificate"))?;
     let key = PrivateKeyDer::from_pem_slice(&key).with_context(read_context("the client's key"))?;
     let context = read_context("the client's certificate and key");
     let key =

@@ -10,10 +10,12 @@ use http_body_util::LengthLimitError;
 use hyper_util::client::legacy;
 use kube_client::core::Status;
 use kube_client::core::response::reason::NOT_FOUND;
+use onload_agent::LastMessage;
+use onload_sys::text::ErrorChain;
 use rustls::{AlertDescription, OtherError};
 
 use super::server_verifier::UntrustedServer;
-use super::transport::EventTooLong;
+use super::transport::{EventTooLong, UnusableAccess};
 
 /// Limit for Retry-After, since a time too far in the future cannot be represented.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
@@ -25,9 +27,9 @@ pub enum ApiError {
     Refused { what: String, status: Box<Status> },
     #[error("{what}: the API server has not answered within {} s", after.as_secs())]
     TimedOut { what: String, after: Duration },
-    /// TLS fails until a certificate is replaced.
+    /// All requests fail until a certificate or another file is replaced.
     #[error("{what}: the API server cannot be reached: {reason}")]
-    Certificate { what: String, reason: String },
+    NoAccess { what: String, reason: String },
     #[error(transparent)]
     Other(#[from] Error),
 }
@@ -49,8 +51,8 @@ impl ApiError {
             kube_client::Error::ReadEvents(error) => Error::new(error).context(unreachable()),
             kube_client::Error::HyperError(error) => Error::new(error).context(unreachable()),
             kube_client::Error::Service(error) => {
-                if let Some(reason) = certificate_reason(error.as_ref()) {
-                    return ApiError::Certificate { what: what.to_owned(), reason };
+                if let Some(reason) = access_reason(error.as_ref()) {
+                    return ApiError::NoAccess { what: what.to_owned(), reason };
                 }
                 let is_away = error.is::<legacy::Error>() || error.is::<hyper::Error>();
                 let sentence = if is_away { unreachable() } else { what.to_owned() };
@@ -64,19 +66,27 @@ impl ApiError {
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             ApiError::Refused { status, .. } => Some(status_code(status)),
-            ApiError::TimedOut { .. } | ApiError::Certificate { .. } | ApiError::Other(_) => None,
+            ApiError::TimedOut { .. } | ApiError::NoAccess { .. } | ApiError::Other(_) => None,
         }
     }
 
-    /// Returns why the server accepts no request until a certificate or token is changed. [`Api`](super::Api) logs this
+    /// Returns why all requests fail until a kubeconfig, certificate or token is changed. [`Api`](super::Api) logs this
     /// once for all requests.
     pub fn no_access_reason(&self) -> Option<String> {
         match self {
-            ApiError::Certificate { reason, .. } => Some(reason.clone()),
+            ApiError::NoAccess { reason, .. } => Some(reason.clone()),
             ApiError::Refused { status, .. } if status_code(status) == StatusCode::UNAUTHORIZED => {
                 Some(format!("401 Unauthorized{}", advice(status)))
             }
             _ => None,
+        }
+    }
+
+    /// Logs the error unless it repeats the last message, or is logged for all requests.
+    pub fn warn_once(&self, last_message: &mut LastMessage, message: &'static str) {
+        let error = ErrorChain(self).to_string();
+        if last_message.is_new(&error) && self.no_access_reason().is_none() {
+            tracing::warn!(%error, message);
         }
     }
 
@@ -90,8 +100,8 @@ impl ApiError {
         self.status() == Some(StatusCode::GONE)
     }
 
-    /// Returns whether the server reports that it has no object with this name. A 404 by itself does not mean that,
-    /// since proxies and servers without this API return it too, without naming an object.
+    /// Returns whether the server reports that it has no object with this name. A 404 alone is no proof: proxies and
+    /// servers without this API return it too, without naming an object.
     pub fn is_absent(&self, name: &str) -> bool {
         let ApiError::Refused { status, .. } = self else {
             return false;
@@ -109,13 +119,11 @@ impl ApiError {
     }
 }
 
-/// Returns whether a 404 concerns the API rather than one object.
-fn names_no_object(status: &Status) -> bool {
-    status.details.as_ref().is_none_or(|details| details.name.is_empty())
-}
-
-/// Returns the problem of a certificate, if a connection failed because of it.
-fn certificate_reason(error: &(dyn StdError + 'static)) -> Option<String> {
+/// Returns the problem of a kubeconfig or certificate, if a request failed because of it.
+fn access_reason(error: &(dyn StdError + 'static)) -> Option<String> {
+    if let Some(unusable) = error.downcast_ref::<UnusableAccess>() {
+        return Some(unusable.to_string());
+    }
     if let Some(tls) = error.downcast_ref::<rustls::Error>() {
         return match tls {
             rustls::Error::Other(OtherError(error)) if error.is::<UntrustedServer>() => {
@@ -139,8 +147,8 @@ fn certificate_reason(error: &(dyn StdError + 'static)) -> Option<String> {
     // The error inside an `io::Error` is not its source.
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     match inner {
-        Some(inner) => certificate_reason(inner),
-        None => certificate_reason(error.source()?),
+        Some(inner) => access_reason(inner),
+        None => access_reason(error.source()?),
     }
 }
 
@@ -177,7 +185,8 @@ fn advice(status: &Status) -> &'static str {
         StatusCode::FORBIDDEN => {
             "; compare the ClusterRole and the ValidatingAdmissionPolicy with packaging/kubernetes/dra"
         }
-        StatusCode::NOT_FOUND if names_no_object(status) => {
+        // A 404 that names no object concerns the API.
+        StatusCode::NOT_FOUND if status.details.as_ref().is_none_or(|all| all.name.is_empty()) => {
             "; check the address of the API server, and that it serves resource.k8s.io/v1 (Kubernetes 1.34 or newer)"
         }
         _ => "",

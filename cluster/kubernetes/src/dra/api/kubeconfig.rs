@@ -1,158 +1,116 @@
 //! A kubeconfig file, for a daemon outside of a pod.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context, Result, bail};
 use k8s_openapi::ByteString;
+use kube_client::config::{AuthInfo, Cluster, Kubeconfig};
 use rustls::client::ResolvesClientCert;
-use serde::Deserialize;
+use secrecy::ExposeSecret;
 
-use super::access::{ApiAccess, ApiToken, PemSource, TlsFiles, parse_server, read};
+use super::access::{ApiAccess, ApiToken, PemSource, TlsFiles, parse_server};
 use super::certificate::ClientCertificate;
 
-/// The parts that are used (`Config` in staging/src/k8s.io/client-go/tools/clientcmd/api/v1 of Kubernetes).
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct Kubeconfig {
-    current_context: String,
-    clusters: Vec<NamedEntry<Cluster>>,
-    contexts: Vec<NamedEntry<KubeContext>>,
-    users: Vec<NamedEntry<KubeUser>>,
-}
-
-#[derive(Deserialize)]
-struct NamedEntry<T> {
-    name: String,
-    #[serde(
-        rename = "cluster, context or user",
-        alias = "cluster",
-        alias = "context",
-        alias = "user"
-    )]
-    content: T,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct Cluster {
-    server: String,
-    certificate_authority: Option<PathBuf>,
-    certificate_authority_data: Option<ByteString>,
-    insecure_skip_tls_verify: bool,
-    proxy_url: Option<String>,
-    tls_server_name: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct KubeContext {
-    cluster: String,
-    user: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct KubeUser {
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<PathBuf>,
-    client_certificate: Option<PathBuf>,
-    client_certificate_data: Option<ByteString>,
-    client_key: Option<PathBuf>,
-    client_key_data: Option<ByteString>,
-    exec: Option<serde::de::IgnoredAny>,
-    #[serde(rename = "auth-provider")]
-    auth_provider: Option<serde::de::IgnoredAny>,
-    username: Option<String>,
-}
-
 impl ApiAccess {
-    pub fn from_kubeconfig(path: &Path) -> Result<ApiAccess> {
-        let text = String::from_utf8_lossy(&read(path)?).into_owned();
-        let shown = path.display();
-        let config: Kubeconfig =
-            serde_saphyr::from_str(&text).with_context(|| format!("reading kubeconfig {shown}"))?;
-        let unusable = || format!("kubeconfig {shown}");
-        let (cluster, user) = resolve_context(&config).with_context(unusable)?;
-        refuse(cluster, user).with_context(unusable)?;
-        let base = path.parent().unwrap_or(Path::new(""));
-        let content = |data: &Option<ByteString>, file: &Option<PathBuf>| match (data, file) {
-            (Some(data), _) => Some(PemSource::Data(data.0.clone())),
-            (None, Some(file)) => Some(PemSource::File(base.join(file))),
-            (None, None) => None,
-        };
-        let authorities =
-            content(&cluster.certificate_authority_data, &cluster.certificate_authority);
-        let authorities = match authorities {
-            Some(authorities) => authorities,
-            None if cluster.server.starts_with("https:") => {
-                bail!("kubeconfig {shown}: the cluster has no certificate-authority; add it")
-            }
-            None => PemSource::Data(Vec::new()),
-        };
-        let certificate = content(&user.client_certificate_data, &user.client_certificate);
-        let key = content(&user.client_key_data, &user.client_key);
-        let client_cert: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
-            Some((certificate, key)) => Some(Arc::new(ClientCertificate::open(certificate, key)?)),
-            None => None,
-        };
-        let token = match (&user.token_file, &user.token) {
-            (Some(file), _) => ApiToken::File(base.join(file)),
-            (None, Some(token)) => ApiToken::Text(token.clone()),
-            (None, None) => ApiToken::None,
-        };
-        Ok(ApiAccess {
-            server: parse_server(&cluster.server)?,
-            tls: TlsFiles::open(authorities, client_cert)?,
-            token,
-        })
+    pub(super) fn from_kubeconfig(path: &Path) -> Result<ApiAccess> {
+        read_kubeconfig(path).with_context(|| format!("reading kubeconfig {}", path.display()))
     }
 }
 
-fn resolve_context(config: &Kubeconfig) -> Result<(&Cluster, &KubeUser)> {
-    let named = &config.current_context;
-    let context = find(&config.contexts, named)
-        .with_context(|| format!("context {named:?} not found; set current-context"))?;
-    let cluster = find(&config.clusters, &context.cluster)
+fn read_kubeconfig(path: &Path) -> Result<ApiAccess> {
+    let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
+    let config: Kubeconfig = serde_saphyr::from_str(&text)?;
+    let (cluster, user) = resolve_context(&config)?;
+    refuse(cluster, user)?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    let source = |data: Option<&str>, file: &Option<String>| -> Result<Option<PemSource>> {
+        Ok(match data {
+            Some(data) => Some(PemSource::Data(decode(data)?)),
+            None => file.as_ref().map(|file| PemSource::File(base.join(file))),
+        })
+    };
+    let server = cluster.server.as_deref().unwrap_or_default();
+    let authority_data = cluster.certificate_authority_data.as_deref();
+    let authorities = match source(authority_data, &cluster.certificate_authority)? {
+        Some(authorities) => authorities,
+        None if server.starts_with("https:") => {
+            bail!("the cluster has no certificate-authority; add it")
+        }
+        None => PemSource::Data(Vec::new()),
+    };
+    let certificate = source(user.client_certificate_data.as_deref(), &user.client_certificate)?;
+    let key_data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+    let key = source(key_data, &user.client_key)?;
+    let client_cert: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
+        Some((certificate, key)) => Some(Arc::new(ClientCertificate::open(certificate, key)?)),
+        None => None,
+    };
+    let token = match (&user.token_file, &user.token) {
+        (Some(file), _) => ApiToken::File(base.join(file)),
+        (None, Some(token)) => ApiToken::Text(token.expose_secret().to_owned()),
+        (None, None) => ApiToken::None,
+    };
+    Ok(ApiAccess {
+        server: parse_server(server)?,
+        tls: TlsFiles::open(authorities, client_cert)?,
+        token,
+    })
+}
+
+/// Decodes base64.
+fn decode(data: &str) -> Result<Vec<u8>> {
+    let ByteString(bytes) = serde_json::from_value(data.into())?;
+    Ok(bytes)
+}
+
+fn resolve_context(config: &Kubeconfig) -> Result<(&Cluster, &AuthInfo)> {
+    let name = config.current_context.as_deref().unwrap_or_default();
+    let context = config
+        .contexts
+        .iter()
+        .find(|entry| entry.name == name)
+        .and_then(|entry| entry.context.as_ref())
+        .with_context(|| format!("context {name:?} not found; set current-context"))?;
+    let cluster = config
+        .clusters
+        .iter()
+        .find(|entry| entry.name == context.cluster)
+        .and_then(|entry| entry.cluster.as_ref())
         .with_context(|| format!("cluster {:?} not found", context.cluster))?;
-    let user = find(&config.users, &context.user)
-        .with_context(|| format!("user {:?} not found", context.user))?;
+    let user_name = context.user.as_deref().unwrap_or_default();
+    let user = config
+        .auth_infos
+        .iter()
+        .find(|entry| entry.name == user_name)
+        .and_then(|entry| entry.auth_info.as_ref())
+        .with_context(|| format!("user {user_name:?} not found"))?;
     Ok((cluster, user))
 }
 
-fn find<'a, T>(all: &'a [NamedEntry<T>], name: &str) -> Option<&'a T> {
-    let entry = all.iter().find(|entry| entry.name == name)?;
-    Some(&entry.content)
-}
-
 /// Rejects features of kubeconfig files that this client does not support.
-fn refuse(cluster: &Cluster, user: &KubeUser) -> Result<()> {
-    let unserved = [
-        (
-            cluster.insecure_skip_tls_verify,
-            "insecure-skip-tls-verify is not allowed; set certificate-authority",
-        ),
-        (cluster.proxy_url.is_some(), "proxy-url is not supported; use an address without a proxy"),
-        (
-            cluster.tls_server_name.is_some(),
-            "tls-server-name is not supported; use an address that the certificate contains",
-        ),
-        (
-            user.exec.is_some() || user.auth_provider.is_some() || user.username.is_some(),
-            "credentials from a program or a password are not supported; use a token, tokenFile or \
-             client-certificate",
-        ),
-    ];
-    match unserved.iter().find(|(is_there, _)| *is_there) {
-        Some((_, why)) => bail!(*why),
-        None => Ok(()),
+fn refuse(cluster: &Cluster, user: &AuthInfo) -> Result<()> {
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        bail!("insecure-skip-tls-verify is not allowed; set certificate-authority");
     }
+    if cluster.proxy_url.is_some() {
+        bail!("proxy-url is not supported; use an address without a proxy");
+    }
+    if cluster.tls_server_name.is_some() {
+        bail!("tls-server-name is not supported; use an address that the certificate contains");
+    }
+    if user.exec.is_some() || user.auth_provider.is_some() || user.username.is_some() {
+        bail!(
+            "credentials from a program or a password are not supported; use a token, tokenFile or \
+             client-certificate"
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn access(cluster: &str, user: &str) -> Result<ApiAccess> {
@@ -189,14 +147,15 @@ mod tests {
             ("server: 'n1'".to_owned(), "token: t", "not an address of an API server"),
             ("server: [".to_owned(), "token: t", "reading kubeconfig"),
         ] {
-            let error = format!("{:#}", access(&cluster, user).unwrap_err());
+            let error = format!("{:#}", access(&cluster, user).err().unwrap());
             assert!(error.contains(why), "{error}");
         }
     }
 
     #[test]
     fn a_context_that_is_not_there_is_named() {
-        let config = Kubeconfig { current_context: "gone".to_owned(), ..Kubeconfig::default() };
+        let config =
+            Kubeconfig { current_context: Some("gone".to_owned()), ..Kubeconfig::default() };
         let why = resolve_context(&config).err().unwrap().to_string();
         assert_eq!(why, "context \"gone\" not found; set current-context");
     }

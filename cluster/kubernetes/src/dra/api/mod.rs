@@ -13,11 +13,9 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Result;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -34,7 +32,7 @@ use tokio::time::timeout;
 
 use claim::ClaimHoldings;
 
-pub use access::{ApiAccess, SERVICE_ACCOUNT};
+pub use access::{AccessSource, SERVICE_ACCOUNT};
 pub use claim::{
     AllocationConfig, AllocationResult, ClaimAllocation, ClaimObject, MAX_CONFIGS, MAX_RESULTS,
 };
@@ -83,23 +81,12 @@ pub enum WriteMode {
 }
 
 impl Api {
-    /// Creates the client. Must be called in an async runtime.
-    pub fn new(access: ApiAccess, metrics: Arc<DaemonMetrics>) -> Api {
-        let client = transport::new_client(access);
+    /// Creates the client, which reads the files of `source` with its first request, and again until they are usable.
+    /// Must be called in an async runtime.
+    pub fn new(source: AccessSource, metrics: Arc<DaemonMetrics>) -> Api {
+        let client = transport::new_client(source);
         let claim_reads = Arc::new(Semaphore::new(MAX_CLAIM_READS));
         Api { client, metrics, claim_reads, no_access: Arc::default() }
-    }
-
-    /// Uses the kubeconfig if one is named, or else the service account of this program's pod.
-    pub fn find(kubeconfig: Option<&Path>, metrics: Arc<DaemonMetrics>) -> Result<Api> {
-        let access = match kubeconfig {
-            Some(path) => ApiAccess::from_kubeconfig(path)?,
-            None => ApiAccess::from_pod(
-                |name: &str| std::env::var(name).ok(),
-                Path::new(SERVICE_ACCOUNT),
-            )?,
-        };
-        Ok(Api::new(access, metrics))
     }
 
     /// Returns a claim, or `None` if it does not exist.
@@ -123,22 +110,11 @@ impl Api {
         node: &NodeName,
     ) -> Result<BTreeMap<Class, BTreeSet<String>>, ApiError> {
         let mut names: BTreeMap<Class, BTreeSet<String>> = BTreeMap::new();
-        let note = |claim: ClaimHoldings| {
-            let (namespace, name) = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
-            let Some(results) = claim.results() else {
-                let message =
-                    "the claim has more devices than Kubernetes allows; ignoring all of them";
-                tracing::warn!(namespace, name, message);
-                return;
-            };
-            for device in results {
-                if let Some(class) = node.parse_pool(&device.pool) {
-                    names.entry(class).or_default().insert(device.device);
-                }
-            }
-        };
         let params = ListParams::default().limit(CLAIMS);
-        self.list::<ResourceClaim, _>(params, "listing ResourceClaims", note).await?;
+        self.list::<ResourceClaim, _>(params, "listing ResourceClaims", |claim| {
+            add_claimed(&mut names, node, claim);
+        })
+        .await?;
         Ok(names)
     }
 
@@ -330,6 +306,25 @@ pub struct ListedName {
 #[serde(rename_all = "camelCase")]
 pub struct ListedResource {
     pub extended_resource_name: Option<String>,
+}
+
+/// Adds the devices of a node that a claim has.
+fn add_claimed(
+    names: &mut BTreeMap<Class, BTreeSet<String>>,
+    node: &NodeName,
+    claim: ClaimHoldings,
+) {
+    let (namespace, name) = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
+    let Some(results) = claim.results() else {
+        let message = "the claim has more devices than Kubernetes allows; ignoring all of them";
+        tracing::warn!(namespace, name, message);
+        return;
+    };
+    for device in results {
+        if let Some(class) = node.parse_pool(&device.pool) {
+            names.entry(class).or_default().insert(device.device);
+        }
+    }
 }
 
 /// Returns the object, or `None` if the server reports that it does not exist.

@@ -27,7 +27,7 @@ use rustls::ClientConfig;
 use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
-use super::access::{ApiAccess, ApiToken, TlsFiles};
+use super::access::{AccessSource, ApiAccess, ApiToken};
 use super::answer::Streamed;
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -44,13 +44,8 @@ const AGENT: HeaderValue =
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Creates kube's client. Must be called in an async runtime.
-pub(super) fn new_client(access: ApiAccess) -> Client {
-    let connections = new_connections(access.tls.config.clone());
-    let transport = Arc::new(Transport {
-        last: Mutex::new((access.tls, connections, LastMessage::default())),
-        server: access.server,
-        token: access.token,
-    });
+pub(super) fn new_client(source: AccessSource) -> Client {
+    let transport = Arc::new(Transport { source, opened: Mutex::new(None) });
     let send = move |request| {
         let transport = Arc::clone(&transport);
         async move { transport.send(request).await }
@@ -86,34 +81,62 @@ type ApiBody = UnsyncBoxBody<Bytes, BoxError>;
 #[error("an event of more than {MAX_EVENT_BYTES} bytes")]
 pub(super) struct EventTooLong;
 
+/// The API server cannot be reached until a file is changed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(super) struct UnusableAccess(anyhow::Error);
+
 struct Transport {
-    /// The TLS files, the connections made with them, and why the files could not be read since.
-    last: Mutex<(TlsFiles, Connections, LastMessage)>,
-    server: String,
-    token: ApiToken,
+    source: AccessSource,
+    /// `None` until the source could be read.
+    opened: Mutex<Option<OpenAccess>>,
 }
 
-impl Transport {
-    /// Returns connections that trust the present authorities. After their file is replaced, servers soon use
-    /// certificates of the new ones.
-    fn connections(&self) -> Connections {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tls, connections, last_message) = &mut *last;
-        match tls.renew() {
+struct OpenAccess {
+    access: ApiAccess,
+    /// Connections that trust the authorities of `access`.
+    connections: Connections,
+    /// Why the authorities could not be read since.
+    last_message: LastMessage,
+}
+
+impl OpenAccess {
+    fn new(access: ApiAccess) -> OpenAccess {
+        let connections = new_connections(access.tls.config.clone());
+        OpenAccess { access, connections, last_message: LastMessage::default() }
+    }
+
+    /// Trusts the present authorities. After their file is replaced, servers soon use certificates of the new ones.
+    fn renew(&mut self) {
+        match self.access.tls.renew() {
             Ok(is_new) => {
                 if is_new {
-                    *connections = new_connections(tls.config.clone());
+                    self.connections = new_connections(self.access.tls.config.clone());
                 }
-                last_message.clear();
+                self.last_message.clear();
             }
             Err(error) => {
                 let error = ErrorChain(error.as_ref()).to_string();
-                if last_message.is_new(&error) {
+                if self.last_message.is_new(&error) {
                     tracing::warn!(%error, "keeping the previous certificate authority");
                 }
             }
         }
-        connections.clone()
+    }
+}
+
+impl Transport {
+    /// Returns the address of the server, our token, and connections.
+    fn open(&self) -> Result<(String, ApiToken, Connections), UnusableAccess> {
+        let mut guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = &mut *guard;
+        let opened = match opened {
+            Some(opened) => opened,
+            None => opened.insert(OpenAccess::new(self.source.open().map_err(UnusableAccess)?)),
+        };
+        opened.renew();
+        let (access, connections) = (&opened.access, opened.connections.clone());
+        Ok((access.server.clone(), access.token.clone(), connections))
     }
 
     /// Sends a request. A rejected token is read again, since it may just have been replaced.
@@ -121,10 +144,11 @@ impl Transport {
         let (mut head, body) = request.into_parts();
         let is_watch = is_watch(&head.uri);
         let is_streamed = head.extensions.get::<Streamed>().is_some();
-        head.uri = format!("{}{}", self.server, head.uri).parse()?;
+        let (server, token_source, connections) = self.open()?;
+        head.uri = format!("{server}{}", head.uri).parse()?;
         head.headers.entry(ACCEPT).or_insert(JSON);
         head.headers.insert(USER_AGENT, AGENT);
-        let mut token = self.token.read()?;
+        let mut token = token_source.read()?;
         loop {
             if let Some(token) = &token {
                 head.headers.insert(AUTHORIZATION, bearer_header(token)?);
@@ -132,7 +156,7 @@ impl Transport {
             // Request bodies are bytes, which can be sent again.
             let body = body.try_clone().unwrap_or_else(Body::empty);
             let request = Request::from_parts(head.clone(), body);
-            let answer = self.connections().request(request).await?;
+            let answer = connections.request(request).await?;
             if answer.status().is_success() {
                 return Ok(answer.map(|body| {
                     if is_watch {
@@ -145,7 +169,7 @@ impl Transport {
                 }));
             }
             if answer.status() == StatusCode::UNAUTHORIZED {
-                let now = self.token.read()?;
+                let now = token_source.read()?;
                 if now != token {
                     token = now;
                     continue;

@@ -19,7 +19,6 @@ pub struct ApiWatch<K> {
     what: String,
     /// The time at which the connection counts as dead, even if the caller stops waiting in between.
     deadline: Instant,
-    max_silence: Duration,
 }
 
 impl<K: Resource> ApiWatch<K> {
@@ -33,7 +32,6 @@ impl<K: Resource> ApiWatch<K> {
             version: version.to_owned(),
             what,
             deadline: Instant::now() + MAX_SILENCE,
-            max_silence: MAX_SILENCE,
         }
     }
 
@@ -47,9 +45,9 @@ impl<K: Resource> ApiWatch<K> {
     /// resource version.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let Ok(next) = timeout_at(self.deadline, self.events.next()).await else {
-            return Err(ApiError::TimedOut { what: self.what.clone(), after: self.max_silence });
+            return Err(ApiError::TimedOut { what: self.what.clone(), after: MAX_SILENCE });
         };
-        self.deadline = Instant::now() + self.max_silence;
+        self.deadline = Instant::now() + MAX_SILENCE;
         let failed = |error| ApiError::from_client(&self.what, error);
         let Some(event) = next.transpose().map_err(failed)? else {
             return Ok(None);
@@ -81,8 +79,7 @@ mod tests {
     #[tokio::test]
     async fn a_silent_watch_ends_although_its_caller_keeps_leaving_it() {
         let mut watch: ApiWatch<Node> = ApiWatch::new(pending(), "1", "watching".to_owned());
-        watch.max_silence = Duration::from_millis(200);
-        watch.deadline = Instant::now() + watch.max_silence;
+        watch.deadline = Instant::now() + Duration::from_millis(200);
         let calls = async {
             loop {
                 if let Ok(next) = timeout(Duration::from_millis(20), watch.next()).await {

@@ -94,16 +94,15 @@ struct ConfigParameters {
 }
 
 /// Parses the configuration for this driver, starting with that of the classes.
-fn parse_config(config: Vec<AllocationConfig>) -> Result<Vec<ConfigParameters>> {
-    let (of_class, of_claim): (Vec<_>, Vec<_>) =
-        config.into_iter().partition(|entry| entry.source == FROM_CLASS);
-    let of_class = of_class.into_iter().map(|entry| (Author::Class, entry));
-    let of_claim = of_claim.into_iter().map(|entry| (Author::Claim, entry));
+fn parse_config(mut config: Vec<AllocationConfig>) -> Result<Vec<ConfigParameters>> {
+    // The sort is stable: the entries of the classes, and those of the claim, stay in their order.
+    config.sort_by_key(|entry| entry.source != FROM_CLASS);
     let mut configs = Vec::new();
-    for (author, entry) in of_class.chain(of_claim) {
+    for entry in config {
         let Some(opaque) = entry.opaque else {
             continue;
         };
+        let author = if entry.source == FROM_CLASS { Author::Class } else { Author::Claim };
         let parameters = Parameters::parse_json(opaque.parameters.get(), author);
         configs.push(ConfigParameters {
             requests: entry.requests.unwrap_or_default(),

@@ -145,41 +145,37 @@ fn build_spec(
     variables: &VariablesByRequest,
     mounts: &BTreeMap<String, Mount>,
 ) -> Option<Spec> {
-    let claim_devices = claim_devices.iter().filter_map(|claim_device| {
-        let hooks = hooks.get(&claim_device.device.class)?.iter();
+    let mut edits_by_name: BTreeMap<String, ContainerEdits> = BTreeMap::new();
+    for claim_device in claim_devices {
+        let Some(hooks) = hooks.get(&claim_device.device.class) else {
+            continue;
+        };
         let edits = ContainerEdits {
-            hooks: hooks.map(|hook| hook_for_claim(hook, uid, claim_device)).collect(),
+            hooks: hooks.iter().map(|hook| hook_for_claim(hook, uid, claim_device)).collect(),
             ..ContainerEdits::default()
         };
-        Some((cdi_device_name(uid, &claim_device.device), edits))
-    });
-    let requests: BTreeSet<&String> = variables.keys().chain(mounts.keys()).collect();
-    let requests = requests.into_iter().map(|request| {
+        edits_by_name.insert(cdi_device_name(uid, &claim_device.device), edits);
+    }
+    for request in BTreeSet::from_iter(variables.keys().chain(mounts.keys())) {
         let variables = variables.get(request).into_iter().flatten();
         let edits = ContainerEdits {
             env: variables.map(|(name, value)| format!("{name}={value}")).collect(),
             mounts: mounts.get(request).cloned().into_iter().collect(),
             ..ContainerEdits::default()
         };
-        (cdi_request_name(uid, request), edits)
-    });
-    let devices: BTreeMap<DeviceName, Device> = claim_devices
-        .chain(requests)
-        .filter_map(|(name, container_edits)| {
-            let (_, name) = name.split_once('=')?;
-            let name = DeviceName::try_from(name).ok()?;
-            let device = Device { name: name.clone().into(), container_edits, ..Device::default() };
-            Some((name, device))
-        })
-        .collect();
+        edits_by_name.insert(cdi_request_name(uid, request), edits);
+    }
+    let mut devices = Vec::new();
+    for (qualified_name, container_edits) in edits_by_name {
+        let name = qualified_name.split_once('=').map(|(_, name)| DeviceName::try_from(name));
+        if let Some(Ok(name)) = name {
+            devices.push(Device { name: name.into(), container_edits, ..Device::default() });
+        }
+    }
     if devices.is_empty() {
         return None;
     }
-    let mut spec = Spec {
-        kind: CLAIM_KIND.into(),
-        devices: devices.into_values().collect(),
-        ..Spec::default()
-    };
+    let mut spec = Spec { kind: CLAIM_KIND.into(), devices, ..Spec::default() };
     spec.cdi_version = minimum_version(&spec).version.to_string();
     Some(spec)
 }

@@ -205,11 +205,12 @@ fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
 /// Reads the hardware address of an interface of the host.
 pub(crate) fn read_hardware_address(host_root: &Path, interface: &str) -> Option<String> {
     let of_interface = Path::new("sys/class/net").join(interface).join("address");
-    let text = fs::read_to_string(host_root.join(of_interface)).ok()?;
-    let text = text.trim_end();
-    text.split(':')
+    let mut address = fs::read_to_string(host_root.join(of_interface)).ok()?;
+    address.truncate(address.trim_end().len());
+    address
+        .split(':')
         .all(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
-        .then(|| text.to_owned())
+        .then_some(address)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use onload_agent::{Backoff, LastMessage};
-use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -39,8 +38,10 @@ impl Publisher {
             let Err(error) = ended else { return };
             let wait = backoff.next();
             log_once(&error, &mut last_message);
-            if self.wait_or_stop(wait, error.retry_after()).await {
-                return;
+            let alone = error.retry_after().unwrap_or_default();
+            tokio::select! {
+                () = pause(wait, alone, &mut self.dra_classes) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
             }
         }
     }
@@ -74,13 +75,6 @@ impl Publisher {
             }
         }
     }
-
-    async fn wait_or_stop(&mut self, wait: Duration, alone: Option<Duration>) -> bool {
-        tokio::select! {
-            () = pause(wait, alone.unwrap_or_default(), &mut self.dra_classes) => false,
-            _ = self.stop.wait_for(|stop| *stop) => true,
-        }
-    }
 }
 
 /// Waits before the next attempt. A change of the classes ends the wait early, except during the time of the server's
@@ -99,10 +93,7 @@ fn log_once(error: &ApiError, last_message: &mut LastMessage) {
         tracing::debug!(%error, "listing the ResourceSlices again");
         return;
     }
-    let text = ErrorChain(error).to_string();
-    if last_message.is_new(&text) && error.no_access_reason().is_none() {
-        tracing::warn!(error = %text, "updating the ResourceSlices failed; trying again");
-    }
+    error.warn_once(last_message, "updating the ResourceSlices failed; trying again");
 }
 
 #[cfg(test)]

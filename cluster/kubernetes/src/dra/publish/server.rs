@@ -80,14 +80,12 @@ impl ServerSlices {
         let count = i64::try_from(desired.len()).unwrap_or(i64::MAX);
         let generations: BTreeSet<i64> =
             existing.values().map(|summary| summary.generation).collect();
-        let is_right = |(name, fingerprint): &(String, String)| {
-            let is_so = |summary: &&SliceSummary| {
+        let are_current = desired.iter().all(|(name, fingerprint)| {
+            existing.get(name).is_some_and(|summary| {
                 summary.fingerprint == *fingerprint && summary.count == count
-            };
-            existing.get(name).is_some_and(is_so)
-        };
-        let has_others = existing.len() > desired.len();
-        if desired.iter().all(is_right) && !has_others && generations.len() <= 1 {
+            })
+        });
+        if are_current && existing.len() <= desired.len() && generations.len() <= 1 {
             return None;
         }
         let highest = self.generations.get(pool).copied().unwrap_or(0);
@@ -100,15 +98,16 @@ impl ServerSlices {
     pub(super) fn stray_slices(
         &self,
         desired: &BTreeSet<String>,
-        is_left: impl Fn(Option<&str>) -> bool,
+        is_kept: impl Fn(Option<&str>) -> bool,
     ) -> Vec<String> {
-        let pool =
-            |slice: &'_ ServerSlice| slice.summary.as_ref().map(|summary| summary.pool.clone());
-        self.slices
-            .iter()
-            .filter(|(name, slice)| !desired.contains(*name) && !is_left(pool(slice).as_deref()))
-            .map(|(name, _)| name.clone())
-            .collect()
+        let mut strays = Vec::new();
+        for (name, slice) in &self.slices {
+            let pool = slice.summary.as_ref().map(|summary| summary.pool.as_str());
+            if !desired.contains(name) && !is_kept(pool) {
+                strays.push(name.clone());
+            }
+        }
+        strays
     }
 
     pub(super) fn len(&self) -> usize {

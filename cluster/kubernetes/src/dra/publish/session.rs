@@ -53,7 +53,7 @@ pub struct Publisher {
     pub metrics: Arc<DaemonMetrics>,
     /// [`WRITE_INTERVAL`].
     pub write_interval: Duration,
-    /// Whether the program ends. The slices are kept, since a successor may already run; otherwise kubelet deletes
+    /// Whether the program ends. Its slices stay for a successor, which may already run. Without one, kubelet deletes
     /// them.
     pub stop: watch::Receiver<bool>,
 }
@@ -63,7 +63,6 @@ type SliceMetadata = PartialObjectMeta<ResourceSlice>;
 
 pub(super) struct PublishSession<'p> {
     publisher: &'p mut Publisher,
-    api: Api,
     /// The uid of the Node; `None` if it must be read. The garbage collector deletes the slices of a deleted Node, and
     /// a Node that is registered again has another uid.
     uid: Option<String>,
@@ -71,7 +70,8 @@ pub(super) struct PublishSession<'p> {
     features: DraFeatures,
     /// Classes whose devices keep names that do not match the server's features, because claims hold some of them.
     waiting: BTreeMap<Class, ClassWait>,
-    /// The devices held by claims, read when the first class without slices is handled. Each class is looked up once.
+    /// The devices that claims hold, read when the first class without slices is handled. Handling a class removes its
+    /// entry.
     claimed: Option<BTreeMap<Class, BTreeSet<String>>>,
     written: BTreeMap<Class, Instant>,
     /// The time of the next check without an event.
@@ -111,7 +111,6 @@ struct WrittenSlice {
 impl<'p> PublishSession<'p> {
     pub(super) fn new(publisher: &'p mut Publisher) -> PublishSession<'p> {
         PublishSession {
-            api: publisher.api.clone(),
             publisher,
             uid: None,
             server: ServerSlices::default(),
@@ -140,8 +139,8 @@ impl<'p> PublishSession<'p> {
         let each = |slice: ResourceSlice| {
             server.record(slice_name(&slice), SliceSummary::from_slice(&slice));
         };
-        let version = self.api.visit_slices(&node, each).await?;
-        let mut watch = self.api.watch_slices(&node, &version).await?;
+        let version = self.publisher.api.visit_slices(&node, each).await?;
+        let mut watch = self.publisher.api.watch_slices(&node, &version).await?;
         loop {
             self.publish_until_done().await;
             if self.wait(&mut watch).await?.is_none() {
@@ -155,7 +154,7 @@ impl<'p> PublishSession<'p> {
             return Ok(uid.clone());
         }
         let node = &self.publisher.node;
-        let uid = self.api.node_uid(node).await?.with_context(|| {
+        let uid = self.publisher.api.node_uid(node).await?.with_context(|| {
             format!(
                 "publishing devices: Node {node} not found; set --node-name to the metadata.name \
                  of this node"
@@ -170,16 +169,15 @@ impl<'p> PublishSession<'p> {
     async fn probe_features(&mut self) -> Result<DraFeatures, ApiError> {
         let uid = self.uid().await?;
         let mut slice = probe(&self.publisher.node, &uid);
-        let mut answer = self.api.apply_slice(&slice, WriteMode::Dry).await;
+        let mut answer = self.publisher.api.apply_slice(&slice, WriteMode::Dry).await;
         // Kubernetes 1.34 rejects a counter set in another slice than its devices.
-        let is_invalid =
-            |error: &ApiError| error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY);
-        let has_no_counters = answer.as_ref().is_err_and(is_invalid);
+        let status = answer.as_ref().err().and_then(ApiError::status);
+        let has_no_counters = status == Some(StatusCode::UNPROCESSABLE_ENTITY);
         if has_no_counters {
             for device in slice.spec.devices.iter_mut().flatten() {
                 device.consumes_counters = None;
             }
-            answer = self.api.apply_slice(&slice, WriteMode::Dry).await;
+            answer = self.publisher.api.apply_slice(&slice, WriteMode::Dry).await;
         }
         let (mut lost, _) = lost_features(&slice.spec, &answer?.spec);
         lost.counters |= has_no_counters;
@@ -254,7 +252,7 @@ impl<'p> PublishSession<'p> {
         let mut backoff = Backoff::default();
         for _ in 1..MAX_TRIES {
             sleep(backoff.next()).await;
-            match self.api.watch_slices(node, watch.version()).await {
+            match self.publisher.api.watch_slices(node, watch.version()).await {
                 Ok(again) => {
                     *watch = again;
                     return Ok(());
@@ -264,7 +262,7 @@ impl<'p> PublishSession<'p> {
             }
         }
         sleep(backoff.next()).await;
-        *watch = self.api.watch_slices(node, watch.version()).await?;
+        *watch = self.publisher.api.watch_slices(node, watch.version()).await?;
         Ok(())
     }
 
@@ -304,11 +302,8 @@ impl<'p> PublishSession<'p> {
                     let alone = error.retry_after();
                     self.quiet_until = alone.map(|alone| Instant::now() + alone);
                     self.schedule(wait.max(alone.unwrap_or_default()));
-                    let text = ErrorChain(&error).to_string();
-                    if self.last_message.is_new(&text) && error.no_access_reason().is_none() {
-                        tracing::warn!(error = %text, "a ResourceSlice differs from what was \
-                            written; trying again");
-                    }
+                    let message = "a ResourceSlice differs from what was written; trying again";
+                    error.warn_once(&mut self.last_message, message);
                     return;
                 }
             }
@@ -364,15 +359,15 @@ impl<'p> PublishSession<'p> {
             published.insert(class, pool.devices());
         }
         let undecided = &dra_classes.undecided;
-        let is_left = |pool: Option<&str>| match pool {
+        let strays = self.server.stray_slices(&wanted_names, |pool| match pool {
             // The slices of a pool count together, so a pool that is written later keeps all of them.
             Some(pool) => node
                 .parse_pool(pool)
                 .is_some_and(|class| undecided.contains(&class) || !published.contains_key(&class)),
             None => !undecided.is_empty(),
-        };
-        for stray in self.server.stray_slices(&wanted_names, is_left) {
-            self.api.delete_slice(&stray).await?;
+        });
+        for stray in strays {
+            self.publisher.api.delete_slice(&stray).await?;
             self.server.remove(&stray);
             tracing::info!(slice = stray, "ResourceSlice deleted");
         }
@@ -417,12 +412,8 @@ impl<'p> PublishSession<'p> {
             return Ok(Some(features));
         }
         if waiting.is_none_or(|waiting| waiting.deadline <= now) {
-            let claimed = self
-                .api
-                .list_claimed_devices(input.node)
-                .await?
-                .get(&class)
-                .map_or(0, BTreeSet::len);
+            let by_class = self.publisher.api.list_claimed_devices(input.node).await?;
+            let claimed = by_class.get(&class).map_or(0, BTreeSet::len);
             if claimed == 0 {
                 self.waiting.remove(&class);
                 return Ok(Some(features));
@@ -454,19 +445,18 @@ impl<'p> PublishSession<'p> {
         }
         let claimed = match &mut self.claimed {
             Some(claimed) => claimed,
-            None => self.claimed.insert(self.api.list_claimed_devices(input.node).await?),
+            None => self.claimed.insert(self.publisher.api.list_claimed_devices(input.node).await?),
         };
-        let SliceInput { names, devices: offers, node, .. } = input;
-        let pool = node.pool_name(class);
-        let is_slot = |device: String| match parse_slot(&device) {
-            Some(_) => Some(true),
-            None => names
-                .find_device(offers, node, &pool, &device)
-                .filter(|host_device| is_shared(host_device))
-                .map(|_| false),
-        };
-        let held = claimed.remove(&class).unwrap_or_default();
-        Ok(held.into_iter().filter_map(is_slot).max())
+        let pool = input.node.pool_name(class);
+        let mut has_shared = false;
+        for device in claimed.remove(&class).unwrap_or_default() {
+            if parse_slot(&device).is_some() {
+                return Ok(Some(true));
+            }
+            let held = input.names.find_device(input.devices, input.node, &pool, &device);
+            has_shared |= held.is_some_and(is_shared);
+        }
+        Ok(has_shared.then_some(false))
     }
 
     /// Writes all slices of a pool.
@@ -482,7 +472,7 @@ impl<'p> PublishSession<'p> {
         loop {
             while writing.len() < MAX_PARALLEL {
                 let Some(index) = remaining.next() else { break };
-                writing.spawn(apply(self.api.clone(), pool.slice(index, generation)));
+                writing.spawn(apply(self.publisher.api.clone(), pool.slice(index, generation)));
             }
             // A panic in a write ends the program in a release build.
             let Some(Ok(written)) = writing.join_next().await else {
@@ -516,7 +506,8 @@ impl<'p> PublishSession<'p> {
     }
 }
 
-/// Returns the names and fingerprints of a pool's slices. Each is built and dropped, and kubelet is served in between.
+/// Returns the names and fingerprints of a pool's slices. Builds one slice at a time to save memory, and lets other tasks
+/// answer kubelet in between.
 async fn pool_slices(pool: &SlicePool<'_>) -> Vec<(String, String)> {
     let mut slices = Vec::new();
     for index in 0..pool.slices() {

@@ -124,7 +124,7 @@ impl EventLog {
         let object_name = regarding.name.clone()?;
         // The time makes names differ between starts of this program.
         let unique = sha256(format!("{key} {:?}", time.0).as_bytes());
-        // Each label of a name must end with a letter or digit.
+        // A DNS label must end with a letter or digit.
         let object_name = truncate(&object_name, MAX_NAME).trim_end_matches(['-', '.']);
         let name = format!("{object_name}.{}", truncate(&unique, 16));
         let before = EarlierEvent { name: name.clone(), count: 1, last: now };

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::claim_uid::ClaimUid;
-use onload_sys::text::ErrorChain;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -35,7 +34,6 @@ const MAX_PODS: usize = 8;
 
 pub(crate) struct Reporter {
     preparer: Arc<Preparer>,
-    api: Api,
     host: watch::Receiver<Arc<KubernetesSnapshot>>,
     calls: watch::Receiver<usize>,
     reports: mpsc::UnboundedReceiver<ClaimReport>,
@@ -51,6 +49,7 @@ pub(crate) struct Reporter {
 }
 
 /// A claim that is or was prepared.
+#[derive(Default)]
 struct TrackedClaim {
     prepared_claim: PreparedClaim,
     /// The devices in the status at the server; `None` if unknown.
@@ -70,16 +69,12 @@ impl TrackedClaim {
         prepared_claim: PreparedClaim,
         reported: Option<Vec<AllocatedDeviceStatus>>,
     ) -> TrackedClaim {
-        TrackedClaim {
-            prepared_claim,
-            reported,
-            is_stale: true,
-            is_under_way: false,
-            has_ended: false,
-            last: None,
-            not_before: None,
-            wait: Backoff::default(),
-        }
+        TrackedClaim { prepared_claim, reported, is_stale: true, ..TrackedClaim::default() }
+    }
+
+    /// Returns whether its devices were removed from the status after it had ended.
+    fn is_done(&self) -> bool {
+        self.has_ended && !self.is_under_way && self.reported.as_ref().is_some_and(Vec::is_empty)
     }
 }
 
@@ -101,7 +96,6 @@ impl Reporter {
         reports: mpsc::UnboundedReceiver<ClaimReport>,
     ) -> Reporter {
         Reporter {
-            api: preparer.api.clone(),
             host: preparer.host.clone(),
             calls: preparer.calls.subscribe(),
             reports,
@@ -155,11 +149,8 @@ impl Reporter {
                 claim.or_insert_with(|| TrackedClaim::new(prepared_claim, Some(devices)));
             }
             ClaimReport::Unprepared(uid, prepared_claim) => {
-                if self
-                    .claims
-                    .get(&uid)
-                    .is_some_and(|claim| claim.reported.is_none() && !claim.is_under_way)
-                {
+                let known = self.claims.get(&uid);
+                if known.is_some_and(|claim| claim.reported.is_none() && !claim.is_under_way) {
                     self.claims.remove(&uid);
                     return;
                 }
@@ -188,7 +179,7 @@ impl Reporter {
         while self.work.len() < MAX_PARALLEL
             && let Some(write) = self.waiting.pop_front()
         {
-            self.work.spawn(write_event(self.api.clone(), write));
+            self.work.spawn(write_event(self.preparer.api.clone(), write));
         }
         if let Some(deadline) = self.no_status.filter(|deadline| now < *deadline) {
             return Some(deadline);
@@ -209,31 +200,21 @@ impl Reporter {
             }
             claim.is_stale = false;
             let before = claim.reported.as_deref().unwrap_or_default();
+            let (prepared, node) = (&claim.prepared_claim, &self.preparer.node);
             let devices = if claim.has_ended {
                 Vec::new()
             } else {
-                status::device_statuses(
-                    uid,
-                    &claim.prepared_claim,
-                    &snapshot,
-                    &self.preparer.node,
-                    before,
-                )
+                status::device_statuses(uid, prepared, &snapshot, node, before)
             };
             if claim.reported.as_ref() != Some(&devices) {
                 claim.is_under_way = true;
-                let claim_name =
-                    (claim.prepared_claim.namespace.clone(), claim.prepared_claim.name.clone());
-                let write = write_status(self.api.clone(), uid.clone(), claim_name, devices);
+                let claim_name = (prepared.namespace.clone(), prepared.name.clone());
+                let api = self.preparer.api.clone();
+                let write = write_status(api, uid.clone(), claim_name, devices);
                 self.work.spawn(write);
             }
         }
-        let is_ended = |claim: &TrackedClaim| {
-            claim.has_ended
-                && !claim.is_under_way
-                && claim.reported.as_ref().is_some_and(Vec::is_empty)
-        };
-        self.claims.retain(|_, claim| !is_ended(claim));
+        self.claims.retain(|_, claim| !claim.is_done());
         next
     }
 
@@ -243,7 +224,7 @@ impl Reporter {
             RequestResult::Event(Err((name, error))) => {
                 self.events.forget(&name);
                 self.no_events = retry_time(&error, Some(EVENTS_REFUSED));
-                warn(&mut self.last_event_error, &error, "writing an Event failed");
+                error.warn_once(&mut self.last_event_error, "writing an Event failed");
             }
             RequestResult::Status { uid, devices, answer } => {
                 let now = Instant::now();
@@ -276,7 +257,7 @@ impl Reporter {
                         }
                         self.no_status = retry_time(&error, None).max(self.no_status);
                         let message = "writing the status of claims failed; trying again";
-                        warn(&mut self.last_status_error, &error, message);
+                        error.warn_once(&mut self.last_status_error, message);
                     }
                 }
             }
@@ -334,7 +315,7 @@ async fn write_status(
     let answer = match written.await {
         Ok(resource_claim) => Ok(Some(Box::new(resource_claim))),
         Err(error) if error.is_absent(&name) => Ok(None),
-        // Another claim has its name, or another client changed it at the same time.
+        // Either another claim has this name now, or another client changed the claim at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
             match api.get_claim(&namespace, &name).await {
                 Ok(Some(resource_claim)) if resource_claim.has_uid(uid.as_str()) => Err(error),
@@ -360,13 +341,6 @@ async fn write_event(api: Api, write: EventWrite) -> RequestResult {
         }
     };
     RequestResult::Event(written.map_err(|error| (name, error)))
-}
-
-fn warn(last_message: &mut LastMessage, error: &ApiError, message: &'static str) {
-    let text = ErrorChain(error).to_string();
-    if last_message.is_new(&text) && error.no_access_reason().is_none() {
-        tracing::warn!(error = %text, message);
-    }
 }
 
 /// Returns the time until which no further request is sent, after Retry-After or a rejection of all such requests.
@@ -419,7 +393,7 @@ mod tests {
     use tonic::Request;
 
     use super::*;
-    use crate::dra::api::ApiAccess;
+    use crate::dra::api::AccessSource;
     use crate::dra::prepare::{ClaimLocks, ClaimSpecs, MetadataFiles};
     use crate::dra::service::DraService;
     use crate::dra::test_offers::snapshot;
@@ -447,8 +421,7 @@ mod tests {
                 streams.push(stream);
             }
         });
-        let access = ApiAccess::from_kubeconfig(&path).unwrap();
-        (Api::new(access, Arc::default()), asked)
+        (Api::new(AccessSource::Kubeconfig(path), Arc::default()), asked)
     }
 
     #[tokio::test]

@@ -28,12 +28,15 @@ pub(super) fn device_statuses(
     node: &NodeName,
     before: &[AllocatedDeviceStatus],
 ) -> Vec<AllocatedDeviceStatus> {
-    let one = |device: &PreparedDevice| {
+    let mut statuses = Vec::new();
+    for device in &prepared_claim.devices {
         let (pool, name) = (&device.pool, &device.device);
         let host_device = snapshot.names.find_device(&snapshot.devices, node, pool, name);
         let (status, reason, message) = ready_condition(host_device);
-        let before = before.iter().find(|other| is_same(device, other));
-        AllocatedDeviceStatus {
+        let before = before.iter().find(|other| {
+            (pool, name, &device.share_id) == (&other.pool, &other.device, &other.share_id)
+        });
+        statuses.push(AllocatedDeviceStatus {
             driver: DRIVER.to_owned(),
             pool: device.pool.clone(),
             device: device.device.clone(),
@@ -49,9 +52,9 @@ pub(super) fn device_statuses(
                 observed_generation: None,
             }]),
             data: None,
-        }
-    };
-    prepared_claim.devices.iter().map(one).collect()
+        });
+    }
+    statuses
 }
 
 /// Returns the devices that have become unhealthy, or are new and unhealthy, with the reason.
@@ -59,24 +62,25 @@ pub(super) fn newly_unhealthy<'n>(
     before: &[AllocatedDeviceStatus],
     now: &'n [AllocatedDeviceStatus],
 ) -> Vec<(&'n AllocatedDeviceStatus, &'n str)> {
-    let was_bad = |device: &AllocatedDeviceStatus| {
-        let other = before.iter().find(|other| {
+    let mut unhealthy = Vec::new();
+    for device in now {
+        let earlier = before.iter().find(|other| {
             (&other.pool, &other.device, &other.share_id)
                 == (&device.pool, &device.device, &device.share_id)
         });
-        other.and_then(find_condition).is_some_and(|condition| condition.status == NO)
-    };
-    now.iter()
-        .filter(|device| !was_bad(device))
-        .filter_map(|device| Some((device, find_condition(device)?)))
-        .filter(|(_, condition)| condition.status == NO)
-        .map(|(device, condition)| (device, condition.message.as_str()))
-        .collect()
+        if earlier.and_then(problem).is_none()
+            && let Some(reason) = problem(device)
+        {
+            unhealthy.push((device, reason));
+        }
+    }
+    unhealthy
 }
 
-fn is_same(device: &PreparedDevice, other: &AllocatedDeviceStatus) -> bool {
-    (&device.pool, &device.device, &device.share_id)
-        == (&other.pool, &other.device, &other.share_id)
+/// Returns why containers of the claim cannot use a device, according to its status.
+fn problem(device: &AllocatedDeviceStatus) -> Option<&str> {
+    let condition = find_condition(device)?;
+    (condition.status == NO).then_some(&condition.message)
 }
 
 fn ready_condition(device: Option<&HostDevice>) -> (&'static str, &'static str, String) {
@@ -97,17 +101,16 @@ fn network_data(
     device: &PreparedDevice,
     host_device: &HostDevice,
 ) -> Option<NetworkDeviceData> {
-    let is_there = |lease: &&Lease| {
-        let move_record = lease.moved.as_ref();
-        let is_interface = move_record.is_some_and(|move_record| {
-            matches!(move_record.saved, SavedState::Interface(_)) && !move_record.returning
-        });
-        is_interface && lease.claim.as_ref() == Some(uid)
-    };
     let mut leases =
         host_device.leases.iter().filter_map(|device_lease| device_lease.lease.as_ref());
-    leases.find(is_there)?;
+    leases.find(|lease| lease.claim.as_ref() == Some(uid) && has_interface(lease))?;
     device.network.clone()
+}
+
+fn has_interface(lease: &Lease) -> bool {
+    lease.moved.as_ref().is_some_and(|move_record| {
+        matches!(move_record.saved, SavedState::Interface(_)) && !move_record.returning
+    })
 }
 
 fn transition_time(before: Option<&AllocatedDeviceStatus>, status: &str) -> Time {

@@ -110,12 +110,9 @@ impl<'a> SlicePool<'a> {
         }
         // The scheduler takes the first free devices, so this order gives a claim of several slots different devices.
         pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
-        let sets = pool
-            .devices
-            .iter()
-            .filter_map(|entry| entry.counter_use)
-            .filter_map(|(set, _)| families.family(Some(set)));
-        pool.sets = sets.map(|(set, family)| (set, family.members)).collect();
+        for (set, _) in pool.devices.iter().filter_map(|entry| entry.counter_use) {
+            pool.sets.extend(families.0.get(&set).map(|family| (set, family.members)));
+        }
         if pool.devices.iter().any(|entry| entry.trouble.is_some() || entry.counter_use.is_some()) {
             pool.per_slice = MAX_DEVICES_WITH_TAINTS;
         }
@@ -220,13 +217,8 @@ impl<'a> SlicePool<'a> {
     }
 
     fn slice_devices(&self, index: usize) -> Vec<Device> {
-        self.devices
-            .chunks(self.per_slice)
-            .nth(index)
-            .unwrap_or_default()
-            .iter()
-            .map(|entry| self.device(entry))
-            .collect()
+        let entries = self.devices.chunks(self.per_slice).nth(index).unwrap_or_default();
+        entries.iter().map(|entry| self.device(entry)).collect()
     }
 
     fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
@@ -372,10 +364,7 @@ impl PfFamilies {
 }
 
 fn is_foreign(device: &HostDevice) -> bool {
-    !device
-        .leases
-        .iter()
-        .all(|device_lease| device_lease.lease.as_ref().is_some_and(is_claim_lease))
+    device.leases.iter().any(|entry| !entry.lease.as_ref().is_some_and(is_claim_lease))
 }
 
 /// Returns the physical function of a virtual function.

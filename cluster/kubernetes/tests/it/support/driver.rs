@@ -9,7 +9,7 @@ use onload_core::class::Class;
 use onload_host::offers::HostDevice;
 use onload_kubernetes::dra::DraClasses;
 use onload_kubernetes::dra::amounts::ResourceAmounts;
-use onload_kubernetes::dra::api::{Api, ApiAccess};
+use onload_kubernetes::dra::api::{AccessSource, Api};
 use onload_kubernetes::dra::classes::DeviceClasses;
 use onload_kubernetes::dra::engine::{Engine, REFUSED, SETTLE};
 use onload_kubernetes::dra::publish::{Publisher, WRITE_INTERVAL};
@@ -37,8 +37,7 @@ pub(crate) struct Driver {
 }
 
 pub(crate) fn api(kubeconfig: &Path, metrics: &Arc<DaemonMetrics>) -> Api {
-    let access = ApiAccess::from_kubeconfig(kubeconfig).unwrap();
-    Api::new(access, Arc::clone(metrics))
+    Api::new(AccessSource::Kubeconfig(kubeconfig.to_owned()), Arc::clone(metrics))
 }
 
 fn offered(classes: &[Class], undecided: &[Class]) -> DraClasses {

@@ -9,7 +9,7 @@ use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::NetdevArgument;
 use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
-use onload_core::netdev::address::{InterfaceAddress, Network};
+use onload_core::netdev::address::Network;
 use onload_core::vf_config::VfConfig;
 use onload_host::offers::{Attribute, HostDevice};
 use onload_sys::text::ShortList;
@@ -151,19 +151,17 @@ fn check(settings: &KubernetesSettings, allocated: &AllocatedDevice) -> Result<(
             settings.mtu
         );
     }
-    let mut of_ipv6 = parameters
-        .address
-        .iter()
-        .flat_map(|parameter| &parameter.value)
-        .filter(|address| address.address().is_ipv6());
-    match (&parameters.mtu, of_ipv6.next()) {
-        (Some(mtu), Some(address)) if mtu.value.get() < MIN_IPV6_MTU => bail!(
-            "parameter mtu is {}, but an interface with an IPv6 address such as {address} needs at \
-             least {MIN_IPV6_MTU}",
-            mtu.value
-        ),
-        _ => Ok(()),
+    let mut addresses = parameters.address.iter().flat_map(|parameter| &parameter.value);
+    if let Some(Parameter { value: mtu, .. }) = &parameters.mtu
+        && mtu.get() < MIN_IPV6_MTU
+        && let Some(address) = addresses.find(|address| address.address().is_ipv6())
+    {
+        bail!(
+            "parameter mtu is {mtu}, but an interface with an IPv6 address such as {address} needs \
+             at least {MIN_IPV6_MTU}"
+        );
     }
+    Ok(())
 }
 
 fn claim_value<T>(parameter: Option<&Parameter<T>>) -> Option<&T> {
@@ -212,10 +210,7 @@ fn unique_values(device: &ClaimDevice) -> Vec<(&'static str, String)> {
     let Some(interface) = &device.interface else {
         return Vec::new();
     };
-    let addresses = interface
-        .addresses
-        .iter()
-        .map(InterfaceAddress::address)
-        .map(|one| ("address", one.to_string()));
+    let addresses =
+        interface.addresses.iter().map(|address| ("address", address.address().to_string()));
     interface.name.iter().map(|name| ("name", name.to_string())).chain(addresses).collect()
 }

@@ -200,13 +200,15 @@ impl PrepareContext<'_> {
     /// Returns discovery's reason for a device that has or had this name.
     fn exclusion_reason(&self, pool: &str, device: &str) -> Option<String> {
         let class = self.node.parse_pool(pool)?;
-        let mut exclusions = self.snapshot.exclusions.iter();
-        let exclusion = exclusions.find(|exclusion| {
-            let name = DeviceName::try_from(exclusion.name.as_str());
-            exclusion.kind == class.into()
-                && name.is_ok_and(|name| self.names.device_name(class, &name, None) == device)
-        })?;
-        Some(exclusion.reason.clone())
+        for exclusion in &self.snapshot.exclusions {
+            if exclusion.kind == class.into()
+                && let Ok(name) = DeviceName::try_from(exclusion.name.as_str())
+                && self.names.device_name(class, &name, None) == device
+            {
+                return Some(exclusion.reason.clone());
+            }
+        }
+        None
     }
 
     fn cdi_devices(&self, device: &HostDevice, class: Class) -> Result<Vec<DeviceName>> {

@@ -41,7 +41,7 @@ impl PrepareContext<'_> {
         }
     }
 
-    /// Returns the data of an interface in the pod, as far as it is known here. A CNI plugin may change it.
+    /// Returns the data of an interface in the pod that is known before the interface moves. A CNI plugin may change it.
     fn network_data(
         &self,
         allocated: &AllocatedDevice,
@@ -56,27 +56,19 @@ impl PrepareContext<'_> {
         let netdev_name = interface::netdev_argument(host_device)?.name;
         let parameters = &allocated.parameters;
         let name = parameters.name.as_ref().map(|name| name.value.to_string());
-        let configured = self
-            .snapshot
-            .config
-            .netdev
-            .get(host_device.name.as_str())
-            .map(|configured| &configured.addresses);
-        let addresses: Vec<String> = parameters
-            .address
-            .as_ref()
-            .map(|parameter| &parameter.value)
-            .or(configured)
-            .into_iter()
-            .flatten()
-            .map(ToString::to_string)
-            .take(MAX_ADDRESSES)
-            .collect();
+        let configured = self.snapshot.config.netdev.get(host_device.name.as_str());
+        let addresses = match (&parameters.address, configured) {
+            (Some(parameter), _) => parameter.value.as_slice(),
+            (None, Some(configured)) => configured.addresses.as_slice(),
+            (None, None) => &[],
+        };
+        let ips: Vec<String> =
+            addresses.iter().take(MAX_ADDRESSES).map(ToString::to_string).collect();
         let device = DeviceId { class: host_device.class, name: host_device.name.clone() };
         let set = self.snapshot.vf.get(&device).and_then(|vf| vf.mac);
         Some(NetworkDeviceData {
             interface_name: Some(name.unwrap_or_else(|| netdev_name.to_string())),
-            ips: (!addresses.is_empty()).then_some(addresses),
+            ips: (!ips.is_empty()).then_some(ips),
             hardware_address: address_in_container(host_device)
                 .or_else(|| set.map(|mac| mac.to_string())),
         })
@@ -85,12 +77,10 @@ impl PrepareContext<'_> {
 
 /// Returns the hardware address of an interface in a container.
 fn address_in_container(device: &HostDevice) -> Option<String> {
-    let mut move_records = device
-        .leases
-        .iter()
-        .filter_map(|device_lease| device_lease.lease.as_ref())
-        .filter_map(|lease| lease.moved.as_ref());
-    move_records.find_map(|record| saved_address(&record.saved))
+    device.leases.iter().find_map(|device_lease| {
+        let move_record = device_lease.lease.as_ref()?.moved.as_ref()?;
+        saved_address(&move_record.saved)
+    })
 }
 
 /// Returns the address that was set for the container, or else the original one.
