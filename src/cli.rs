@@ -1,4 +1,4 @@
-//! The command line, as it is typed. Every flag has an environment variable, so that a unit's EnvironmentFile can set
+//! The definition of the command line. Every flag has an environment variable, so that a unit's EnvironmentFile can set
 //! it: [`add_variables()`] names them. A flag takes precedence over its variable, and that over config.toml.
 
 use std::ffi::{OsStr, OsString};
@@ -93,9 +93,7 @@ fn add_variables(above: &str, command: clap::Command) -> clap::Command {
 }
 
 fn add_variable(prefix: &str, argument: Arg) -> Arg {
-    let Some(flag) = argument.get_long() else {
-        return argument;
-    };
+    let Some(flag) = argument.get_long() else { return argument };
     let name = format!("{prefix}_{}", flag.replace('-', "_").to_uppercase());
     let argument = argument.env(name);
     match argument.get_action() {
@@ -656,12 +654,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write or remove only these kinds, for example nic,rdma [default: those in config.toml]
-    #[arg(
-        long,
-        value_name = "KIND",
-        value_delimiter = ',',
-        value_parser = KindParser
-    )]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = KindParser)]
     pub kind: Vec<String>,
     /// Format of the files
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = format_parser())]
@@ -714,12 +707,7 @@ impl GenerateArgs {
 pub struct SpecDirArgs {
     /// Spec directory (repeatable; later directories take precedence)
     /// [default: etc/cdi and var/run/cdi of the host]
-    #[arg(
-        long,
-        value_name = "DIR",
-        value_delimiter = ',',
-        value_hint = ValueHint::DirPath
-    )]
+    #[arg(long, value_name = "DIR", value_delimiter = ',', value_hint = ValueHint::DirPath)]
     pub spec_dir: Vec<PathBuf>,
 }
 
@@ -810,12 +798,7 @@ pub struct ConfigureArgs {
     pub nri: bool,
     /// Classes that annotations may request, in addition to those that config.toml allows already, for example
     /// nic,rdma. A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK
-    #[arg(
-        long,
-        value_name = "CLASS",
-        value_delimiter = ',',
-        value_parser = ClassParser
-    )]
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = ClassParser)]
     pub allow: Vec<Class>,
     /// Print what would change as a unified diff, and change nothing
     #[arg(long)]
@@ -920,9 +903,7 @@ fn engine_parser() -> impl TypedValueParser<Value = Engine> {
         PossibleValue::new(engine.name()).help(help)
     });
     PossibleValuesParser::new(words).try_map(|word| {
-        let mut engines = Engine::ALL.into_iter();
-        let engine = engines.find(|engine| engine.name() == word);
-        engine.ok_or("unknown engine")
+        Engine::ALL.into_iter().find(|engine| engine.name() == word).ok_or("unknown engine")
     })
 }
 

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onload_host::host::Host;
 use onload_lease::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
@@ -28,21 +28,21 @@ const LOCK_NAME: &str = "configure";
 
 const USER_DIR: &str = "onload-ctk";
 
-pub(crate) fn lock(host: &Host) -> anyhow::Result<Lock> {
+pub(crate) fn lock(host: &Host) -> Result<Lock> {
     let path = Path::new(RUN_DIR);
     let run = host.create_directory(path)?;
     take_lock(host, &run, &path.join(LOCKS))
 }
 
 /// The lock for a user's own files. `None` without a runtime directory, since no other directory is private.
-pub(crate) fn lock_as_user(host: &Host) -> anyhow::Result<Option<Lock>> {
+pub(crate) fn lock_as_user(host: &Host) -> Result<Option<Lock>> {
     let path = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
     let run = host.directory(&path)?;
     let path = path.join(USER_DIR);
     run.map(|run| take_lock(host, &run, &path)).transpose()
 }
 
-fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> anyhow::Result<Lock> {
+fn take_lock(host: &Host, run: &OwnedFd, path: &Path) -> Result<Lock> {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or(LOCKS);
     let path = host.outside_path(path);
     let locks = open_private(run, name)
@@ -76,7 +76,7 @@ impl ConfigDir {
     }
 
     /// `None` if it does not exist. Anything but a regular file with one name is an error.
-    pub(crate) fn read(&self, name: &OsStr) -> anyhow::Result<Option<ConfigFile>> {
+    pub(crate) fn read(&self, name: &OsStr) -> Result<Option<ConfigFile>> {
         let path = self.path.join(name);
         let reading = || format!("reading {}", path.display());
         let unusual = |kind: &str| {
@@ -114,12 +114,7 @@ impl ConfigDir {
 
     /// The new one has the owner, mode and label of `like`, or else belongs to the caller and has mode 0644. On an
     /// error the old one is intact.
-    pub(crate) fn write(
-        &self,
-        name: &OsStr,
-        text: &str,
-        like: Option<&ConfigFile>,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, name: &OsStr, text: &str, like: Option<&ConfigFile>) -> Result<()> {
         let to_error = |error| self.write_error("writing", name, error);
         let mode = like.map_or(NEW_MODE, |old| old.stat.st_mode & PERMISSIONS);
         let mut temporary =
@@ -135,7 +130,7 @@ impl ConfigDir {
         temporary.commit().map_err(to_error)
     }
 
-    pub(crate) fn remove(&self, name: &OsStr) -> anyhow::Result<()> {
+    pub(crate) fn remove(&self, name: &OsStr) -> Result<()> {
         atomic::remove(&self.directory, name)
             .and_then(|_| atomic::sync(&self.directory))
             .map_err(|error| self.write_error("removing", name, error))

@@ -10,6 +10,8 @@ pub enum ExitAnswer {
     NotTried,
 }
 
+pub type CommandResult = anyhow::Result<ExitAnswer>;
+
 impl ExitAnswer {
     const fn status(self) -> u8 {
         match self {

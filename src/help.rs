@@ -98,7 +98,7 @@ fn format_option(option: &Arg) -> String {
     format!("{short}--{long}{values}")
 }
 
-/// Appends each variable with the option that it stands for, such as `cdi generate --diff`.
+/// Appends each variable with its option, such as `cdi generate --diff`.
 fn list_variables(command: &Command, words: &str, variables: &mut Vec<(String, String)>) {
     for argument in command.get_arguments() {
         let (Some(variable), Some(flag)) = (argument.get_env(), argument.get_long()) else {

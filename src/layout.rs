@@ -23,9 +23,7 @@ pub(crate) fn format_paragraph(
     text: &str,
     columns: Option<usize>,
 ) -> String {
-    let Some(columns) = columns else {
-        return format!("{first}{text}\n");
-    };
+    let Some(columns) = columns else { return format!("{first}{text}\n") };
     let options = Options::new(columns)
         .initial_indent(first)
         .subsequent_indent(rest)
@@ -83,9 +81,7 @@ pub(crate) fn format_table<const N: usize>(
 ) -> String {
     let rows: Vec<[String; N]> =
         rows.into_iter().map(|row| row.map(|cell| to_one_line(&cell))).collect();
-    let Some(columns) = columns else {
-        return align_columns(header, rows);
-    };
+    let Some(columns) = columns else { return align_columns(header, rows) };
     let room = columns.saturating_sub(width_before_last(header, &rows));
     let words = rows.iter().filter_map(|row| row.last()).flat_map(|text| text.split(' '));
     if room < words.map(display_width).max().unwrap_or(0).max(MIN_TEXT_WIDTH) {
@@ -127,16 +123,14 @@ pub(crate) fn to_one_line(text: &str) -> String {
 }
 
 fn width_before_last<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> usize {
-    let widest = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| display_width(cell))
-            .chain(header.get(column).map(|text| display_width(text)))
-            .max()
-            .unwrap_or(0)
-    };
-    let columns = (0..N.saturating_sub(1)).map(|column| widest(column) + INDENT.len());
-    INDENT.len() + columns.sum::<usize>()
+    let mut widths = header.map(display_width);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = display_width(cell).max(*width);
+        }
+    }
+    let before_last = widths.iter().take(N.saturating_sub(1));
+    INDENT.len() + before_last.map(|width| width + INDENT.len()).sum::<usize>()
 }
 
 fn align_columns<const N: usize>(

@@ -1,6 +1,6 @@
 //! The command line: what the operator types, and captures for bug reports.
 //!
-//! Each command has a file in [`commands`]; everything known about a host comes from `onload_host`.
+//! Each command has a file in [`commands`]. All facts about a host come from `onload_host`.
 
 pub(crate) mod capture;
 pub mod cli;

@@ -7,7 +7,7 @@ use onload_ctk::cli::{
     RuntimeCommand, early_color, format_usage_error,
 };
 use onload_ctk::commands;
-use onload_ctk::exit::{ExitAnswer, FAILURE};
+use onload_ctk::exit::{CommandResult, FAILURE};
 use onload_ctk::permissions;
 use onload_ctk::printer::Printer;
 
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &Cli, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+fn run(cli: &Cli, printer: &mut Printer) -> CommandResult {
     let global = &cli.global;
     let Some(command) = &cli.command else {
         return commands::overview::run(global, cli.format, printer);

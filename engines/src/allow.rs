@@ -1,5 +1,6 @@
 //! The policy in `config.toml`: the classes that annotations may request.
 
+use anyhow::Result;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use toml_edit::{Array, Value};
@@ -11,7 +12,7 @@ const KEY: &str = "allow";
 /// How the packaged file shows the default.
 const DEFAULT_LINE: &str = "#allow = []";
 
-pub fn allow_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
+pub fn allow_classes(text: &str, classes: &[Class]) -> Result<String> {
     let allowed = Config::parse(text)?.annotations.allow;
     let mut missing: Vec<Class> = Vec::new();
     for class in classes {
@@ -31,7 +32,7 @@ pub fn allow_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
     Ok(edited)
 }
 
-fn add_classes(text: &str, classes: &[Class]) -> anyhow::Result<String> {
+fn add_classes(text: &str, classes: &[Class]) -> Result<String> {
     let mut document = parse(text)?;
     let table = get_or_create_section(&mut document, &[SECTION])?;
     table.set_implicit(false);

@@ -11,16 +11,9 @@ use crate::daemon::{DaemonFlags, find_processes};
 use crate::installed::DOCKER_SNAP;
 use crate::kind::EngineKind;
 use crate::reader;
-use crate::settings::EngineSettings;
+use crate::settings::{CONTAINERD_STATES, EngineSettings};
 use crate::toml::{get, read};
 
-/// Where containerd keeps its tasks (`state` in its config.toml): its own default, k3s and RKE2, k0s, and MicroK8s.
-pub const CONTAINERD: [&str; 4] = [
-    "/run/containerd",
-    "/run/k3s/containerd",
-    "/run/k0s/containerd",
-    "/var/snap/microk8s/common/run/containerd",
-];
 pub const TASKS: &str = "io.containerd.runtime.v2.task";
 /// The directories of bundles of podman and CRI-O, by storage driver and id (containers-storage.conf(5)). CRI-O's are
 /// in `/run`; in `/var/lib` it has a copy of each configuration, from before its runtime changed it.
@@ -54,26 +47,26 @@ impl ContainerDirs {
             reader::read(host, kind, &flags).ok()?.ok()
         };
         let [docker, containerd, crio] = names.map(|kind| settings(kind).unwrap_or_default());
-        let snap = matches!(host.entry(Path::new(DOCKER_SNAP)), Ok(Some(EntryKind::File { .. })));
-        let snap = snap.then(|| {
+        let mut dockers = vec![docker];
+        if matches!(host.entry(Path::new(DOCKER_SNAP)), Ok(Some(EntryKind::File { .. }))) {
             let mut settings = EngineSettings::default();
             crate::docker::read_flags(&mut settings, &DaemonFlags::of_snap());
-            settings
-        });
-        let dockers: Vec<EngineSettings> = [docker].into_iter().chain(snap).collect();
-        let data = dockers.iter().map(|docker| dir_or(&docker.data_dir, DOCKER_DATA));
+            dockers.push(settings);
+        }
         let mut dirs = ContainerDirs {
-            docker: data.flat_map(|data| docker_dirs(host, &data)).collect(),
-            docker_states: dockers
-                .iter()
-                .map(|docker| dir_or(&docker.state_dir, DOCKER_STATE))
-                .collect(),
-            containerd: CONTAINERD.map(PathBuf::from).to_vec(),
+            docker: Vec::new(),
+            docker_states: Vec::new(),
+            containerd: CONTAINERD_STATES.map(PathBuf::from).to_vec(),
             storage: storage_dirs(host),
         };
         dirs.containerd.extend(containerd.state_dir);
-        let own = dirs.docker_states.iter().map(|state| state.join("containerd/daemon"));
-        dirs.containerd.extend(own);
+        for docker in dockers {
+            let data = docker.data_dir.unwrap_or_else(|| DOCKER_DATA.into());
+            let state = docker.state_dir.unwrap_or_else(|| DOCKER_STATE.into());
+            dirs.docker.extend(docker_dirs(host, &data));
+            dirs.containerd.push(state.join("containerd/daemon"));
+            dirs.docker_states.push(state);
+        }
         dirs.storage.splice(0..0, crio.state_dir);
         dirs.storage.extend(crio.data_dir);
         for all in [&mut dirs.docker, &mut dirs.containerd, &mut dirs.storage] {
@@ -111,32 +104,26 @@ impl ContainerDirs {
 /// `daemon/daemon_unix.go`).
 pub fn docker_dirs(host: &Host, data: &Path) -> Vec<PathBuf> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let is_remapped = |name: &String| {
-        name.split_once('.').is_some_and(|(uid, gid)| is_number(uid) && is_number(gid))
-    };
-    let names = host.list(data).unwrap_or_default().names;
-    names
-        .into_iter()
-        .filter(is_remapped)
-        .map(|name| data.join(name))
-        .chain([data.to_owned()])
-        .map(|root| root.join("containers"))
-        .collect()
+    let mut dirs = Vec::new();
+    for name in host.list(data).unwrap_or_default().names {
+        if name.split_once('.').is_some_and(|(uid, gid)| is_number(uid) && is_number(gid)) {
+            dirs.push(data.join(name).join("containers"));
+        }
+    }
+    dirs.push(data.join("containers"));
+    dirs
 }
 
 /// The settings of `storage.conf`, which podman and CRI-O read.
 fn storage_dirs(host: &Host) -> Vec<PathBuf> {
     let mut texts = STORAGE_FILES.iter().filter_map(|file| host.text(Path::new(file)).ok()?);
     let document = texts.next().and_then(|text| read(&text).ok()).unwrap_or_default();
-    let dir = |key| {
-        let dir = get(&document, &["storage", key]).and_then(Item::as_str);
-        dir.filter(|dir| !dir.is_empty()).map(PathBuf::from)
-    };
-    vec![dir_or(&dir("runroot"), RUN_ROOT), dir_or(&dir("graphroot"), GRAPH_ROOT)]
-}
-
-fn dir_or(dir: &Option<PathBuf>, usual: &str) -> PathBuf {
-    dir.clone().unwrap_or_else(|| PathBuf::from(usual))
+    [("runroot", RUN_ROOT), ("graphroot", GRAPH_ROOT)]
+        .map(|(key, default)| {
+            let dir = get(&document, &["storage", key]).and_then(Item::as_str);
+            PathBuf::from(dir.filter(|dir| !dir.is_empty()).unwrap_or(default))
+        })
+        .to_vec()
 }
 
 /// The paths in a directory.

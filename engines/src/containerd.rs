@@ -1,11 +1,12 @@
-//! containerd's `config.toml`, edited in place: to containerd 1.x a section of a drop-in replaces the whole section of
-//! the plugin, everybody else's runtimes with it. Format version 2 is what containerd 1.3 and later read; 2.x reads it
-//! too and has 3 and 4 of its own, which name the plugin differently and have CDI on.
+//! containerd's `config.toml`, edited in place. To containerd 1.x, a section of a drop-in replaces
+//! the whole section of the plugin, including the runtimes of other programs. containerd 1.3 and
+//! later read format version 2. containerd 2.x also has formats 3 and 4, which name the plugin
+//! differently and enable CDI by default.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use crate::default_runtime;
@@ -18,14 +19,15 @@ use crate::our_runtime::{
 use crate::settings::{EngineSettings, RuntimeNames};
 use crate::toml::{
     add_text, format_item, get, get_in, get_or_create_array, get_or_create_section, indent_key,
-    list, parse, parse_other, prune, read, remove, remove_section, remove_value, render,
+    list, parse, parse_all, parse_other, prune, read, remove, remove_section, remove_value, render,
     set_indented, set_value, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containerd/config.toml";
 
-/// Beside the file, drop-ins that the file of containerd 2.2 imports by default
-/// (`defaults/defaults_unix.go`): somebody counts on one, and none of ours would import them.
+/// The directory of drop-ins that the default file of containerd 2.2 imports
+/// (`defaults/defaults_unix.go`). The operator may rely on a drop-in there, and a file that we
+/// create would not import it.
 const DROP_INS: &str = "conf.d";
 /// The plugin as files of format version 1 call it.
 const CRI_1: &str = "cri";
@@ -53,7 +55,7 @@ pub(crate) struct ConfigLayout {
 }
 
 impl ConfigLayout {
-    pub(crate) fn detect(document: &DocumentMut) -> anyhow::Result<ConfigLayout> {
+    pub(crate) fn detect(document: &DocumentMut) -> Result<ConfigLayout> {
         let version = match get(document, &["version"]) {
             None if document.is_empty() => NEW_VERSION,
             None => 1,
@@ -90,7 +92,7 @@ impl ConfigLayout {
     }
 }
 
-pub(crate) fn related_files(file: &Path, now: Option<&str>) -> anyhow::Result<Vec<RelatedFiles>> {
+pub(crate) fn related_files(file: &Path, now: Option<&str>) -> Result<Vec<RelatedFiles>> {
     let Some(now) = now else {
         let drop_ins = file.with_file_name(DROP_INS);
         return Ok(vec![RelatedFiles::Directories(vec![drop_ins], "*.toml".to_owned())]);
@@ -172,7 +174,7 @@ pub(crate) fn configure(
     old: Option<&str>,
     other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<NewText> {
+) -> Result<NewText> {
     let mut document = parse(old.unwrap_or_default())?;
     refuse_disabled(&document)?;
     let layout = ConfigLayout::detect(&document)?;
@@ -198,21 +200,16 @@ pub(crate) fn configure(
         other_documents.iter().map(|(_, document)| document),
     )?;
     if set_default {
-        let key = layout.default_name();
-        let other = other_documents.iter();
-        warnings
-            .extend(other.filter_map(|(other, text)| {
-                default_runtime::later_file_warning(other, text, &key)
-            }));
+        warnings.extend(default_runtime::later_file_warnings(
+            other_documents.iter(),
+            &layout.default_name(),
+        ));
     }
     let text = Some(render(&document, old.unwrap_or_default()));
     Ok(NewText { text, warnings })
 }
 
-pub(crate) fn set_default_name(
-    document: &mut DocumentMut,
-    layout: &ConfigLayout,
-) -> anyhow::Result<()> {
+pub(crate) fn set_default_name(document: &mut DocumentMut, layout: &ConfigLayout) -> Result<()> {
     if default_runtime::is_our_runtime(document, &layout.default_name()) {
         return Ok(());
     }
@@ -226,7 +223,7 @@ pub(crate) fn set_default_name(
 /// replaces the built-in one, and its plugin does not load without the default runtime (`ValidatePluginConfig`,
 /// pkg/cri/config/config.go). Without options, the entry is the built-in one in every version; containerd 2 merges
 /// the two.
-fn register_built_in(document: &mut DocumentMut, layout: &ConfigLayout) -> anyhow::Result<()> {
+fn register_built_in(document: &mut DocumentMut, layout: &ConfigLayout) -> Result<()> {
     let is_replaced = layout.version == NEW_VERSION;
     let is_there = get(document, &layout.runtime_path(BUILT_IN)).is_some();
     let is_list_theirs = runtime_names(document, layout).any(|name| name != RUNTIME_NAME);
@@ -242,7 +239,7 @@ pub(crate) fn refuse_without_default<'d>(
     document: &'d DocumentMut,
     layout: &ConfigLayout,
     other_documents: impl Iterator<Item = &'d DocumentMut>,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let documents: Vec<_> = [document].into_iter().chain(other_documents).collect();
     for name in documents.iter().map(|d| default_name(d, layout)) {
         let is_built_in = name == BUILT_IN && layout.version > NEW_VERSION;
@@ -275,7 +272,7 @@ fn runtime_names<'d>(
 }
 
 /// Docker packages a file that turns the plugin off, in the format of version 1.
-pub(crate) fn refuse_disabled(document: &DocumentMut) -> anyhow::Result<()> {
+pub(crate) fn refuse_disabled(document: &DocumentMut) -> Result<()> {
     if let Some(id) = disabled_name(document) {
         bail!(
             "disabled_plugins turns the CRI plugin off, so its runtimes cannot be used; remove \
@@ -292,15 +289,16 @@ fn disabled_name(document: &DocumentMut) -> Option<&str> {
         .find(|id| *id == "cri" || id.starts_with("io.containerd.") && id.contains(".cri"))
 }
 
-/// The files beside it, none of which may decide over our settings. containerd 2 merges what it
-/// imports (mergo, key by key); containerd 1 takes the plugin's section from the file that was read
-/// last, and reads a file of version 2 as containerd 2 does.
+/// Parses the other files that containerd reads. Fails if one of them takes precedence over our
+/// settings. containerd 2 merges what it imports (mergo, key by key). containerd 1 takes the
+/// plugin's section from the file that it reads last, and reads a file of version 2 as containerd 2
+/// does.
 fn parse_related_files<'o>(
     file: &Path,
     exists: bool,
     layout: &ConfigLayout,
     other_files: &'o [RelatedFile],
-) -> anyhow::Result<Vec<(&'o RelatedFile, DocumentMut)>> {
+) -> Result<Vec<(&'o RelatedFile, DocumentMut)>> {
     let file = file.display();
     let mut parsed = Vec::new();
     for other in other_files {
@@ -320,8 +318,8 @@ fn parse_related_files<'o>(
     Ok(parsed)
 }
 
-/// Off unless said otherwise in containerd 1.7, on unless said otherwise in 2.
-fn enable_cdi(document: &mut DocumentMut, layout: &ConfigLayout) -> anyhow::Result<()> {
+/// Enables CDI, which containerd 1.7 disables by default and containerd 2 enables by default.
+fn enable_cdi(document: &mut DocumentMut, layout: &ConfigLayout) -> Result<()> {
     let value = get(document, &layout.enable_cdi()).map(Item::as_bool);
     match value {
         Some(Some(true)) => return Ok(()),
@@ -342,7 +340,7 @@ pub(crate) fn register(
     document: &mut DocumentMut,
     layout: &ConfigLayout,
     (values, options): (InlineTable, InlineTable),
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let path = layout.runtime_path(RUNTIME_NAME);
     if let Some(existing) = get(document, &path) {
         if !is_our_runtime(existing) {
@@ -379,7 +377,7 @@ fn new_runtime<'d>(
     document: &'d mut DocumentMut,
     layout: &ConfigLayout,
     name: &str,
-) -> anyhow::Result<(&'d mut Table, String)> {
+) -> Result<(&'d mut Table, String)> {
     let path = layout.runtime_path(name);
     get_or_create_section(document, &path[..4])?;
     let indent = runtime_indent(document, layout);
@@ -391,9 +389,10 @@ fn new_runtime<'d>(
     Ok((runtime, inner))
 }
 
-/// The settings of the runtime that ours replaces, runc where there is such a one: a pod of ours must not differ in its
-/// cgroup driver (`SystemdCgroup`) from all others. The files are in the order in which they are read, and the last one
-/// that has a key decides over it. runc is containerd's own where none of them says what it is.
+/// Returns the settings of the runtime that ours replaces, and its options, so that our pods use
+/// the same cgroup driver (`SystemdCgroup`) as all others. The files are in the order in which
+/// containerd reads them, and the last one with a key takes precedence. If no file defines runc, it
+/// is containerd's built-in one.
 pub(crate) fn replaced_runtime(
     layout: &ConfigLayout,
     files: &[&DocumentMut],
@@ -418,11 +417,9 @@ pub(crate) fn replaced_runtime(
 
 /// Returns the default runtime other than ours, from files in the order of reading. `None` if it is containerd's own
 /// runc.
-pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
-    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let Some(first) = documents.first() else {
-        return Ok(None);
-    };
+pub(crate) fn default_runtime(texts: &[&str]) -> Result<Option<DefaultRuntime>> {
+    let documents = parse_all(texts)?;
+    let Some(first) = documents.first() else { return Ok(None) };
     let layout = ConfigLayout::detect(first)?;
     let default = default_runtime::find_other(&documents, &layout.default_name());
     let name = default.unwrap_or(BUILT_IN);
@@ -445,14 +442,18 @@ pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRu
 }
 
 fn merge_tables(tables: &[&Item]) -> InlineTable {
-    let pairs =
-        tables.iter().filter_map(|table| table.as_table_like()).flat_map(|table| table.iter());
-    let is_own = |key: &str| OWN_OPTIONS.iter().any(|own| own.eq_ignore_ascii_case(key));
-    pairs
-        .filter(|(key, _)| !is_own(key))
-        .filter_map(|(key, item)| Some((key, item.as_value()?.clone())))
-        .filter(|(_, value)| !value.is_inline_table())
-        .collect()
+    let mut merged = InlineTable::new();
+    for (key, item) in
+        tables.iter().filter_map(|table| table.as_table_like()).flat_map(|t| t.iter())
+    {
+        if let Some(value) = item.as_value()
+            && !value.is_inline_table()
+            && !OWN_OPTIONS.iter().any(|own| own.eq_ignore_ascii_case(key))
+        {
+            merged.insert(key, value.clone());
+        }
+    }
+    merged
 }
 
 /// "containerd config default" indents sections, so ours is indented like its neighbours.
@@ -478,30 +479,29 @@ pub(crate) fn is_our_runtime(runtime: &Item) -> bool {
     binary.and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> Result<bool> {
     let document = parse(text)?;
     let layout = ConfigLayout::detect(&document)?;
     let runtime = get(&document, &layout.runtime_path(RUNTIME_NAME));
     Ok(runtime.is_some_and(is_our_runtime))
 }
 
-pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> Result<bool> {
     let document = parse(text)?;
     let layout = ConfigLayout::detect(&document)?;
     Ok(default_runtime::is_our_runtime(&document, &layout.default_name()))
 }
 
-pub(crate) fn state_dir(now: &str) -> anyhow::Result<Option<String>> {
-    let state = parse(now)?;
-    let state = get(&state, &["state"]).and_then(Item::as_str);
-    Ok(state.map(str::to_owned))
+pub(crate) fn state_dir(now: &str) -> Result<Option<String>> {
+    let document = parse(now)?;
+    Ok(get(&document, &["state"]).and_then(Item::as_str).map(str::to_owned))
 }
 
 pub(crate) fn unconfigure(
     now: &str,
     original: OriginalText<'_>,
     keep: KeptPart,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = ConfigLayout::detect(&document)?;
     let before = original.text().map(parse).transpose()?;
@@ -517,8 +517,9 @@ pub(crate) fn unconfigure(
     restorer.restore_key(&mut document, &nri::DISABLE, &Value::from(false))?;
     restorer.restore_key(&mut document, &nri::VALIDATE, &Value::from(true))?;
     // The earlier default may no longer exist.
-    let is_valid = |document| refuse_without_default(document, &layout, [].into_iter()).is_ok();
-    if is_default_runtime(now)? && !is_valid(&document) {
+    if is_default_runtime(now)?
+        && refuse_without_default(&document, &layout, [].into_iter()).is_err()
+    {
         remove(&mut document, &layout.default_name());
         register_built_in(&mut document, &layout)?;
     }
@@ -543,15 +544,8 @@ struct TextRestorer<'b> {
 
 impl TextRestorer<'_> {
     /// A key that has our value gets the one that it had, or goes.
-    fn restore_key(
-        &self,
-        document: &mut DocumentMut,
-        path: &[&str],
-        ours: &Value,
-    ) -> anyhow::Result<()> {
-        let Some((key, above)) = path.split_last() else {
-            return Ok(());
-        };
+    fn restore_key(&self, document: &mut DocumentMut, path: &[&str], ours: &Value) -> Result<()> {
+        let Some((key, above)) = path.split_last() else { return Ok(()) };
         let is_ours =
             |value: &Value| value.as_str() == ours.as_str() && value.as_bool() == ours.as_bool();
         let now = get(document, path).and_then(Item::as_value);

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use toml_edit::{DocumentMut, Item, Value};
 
 use crate::containerd::{
@@ -20,18 +20,19 @@ use crate::kubernetes::is_k0s_managed;
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
 use crate::toml::{
-    get, get_or_create_section, parse, parse_other, prune, remove_section, remove_value, render,
-    set_value, strings,
+    get, get_or_create_section, parse, parse_others_without, prune, remove_section, remove_value,
+    render, set_value, strings,
 };
 use crate::variant::EngineVariant;
 
-/// Where the file of containerd 2.2 and later imports them from (commit 9ca659a53).
+/// The drop-in in the directory that the default file of containerd 2.2 and later imports (commit
+/// 9ca659a53).
 pub(crate) const FILE: &str = "/etc/containerd/conf.d/99-onload-ctk.toml";
 
 const HEADER: &str = "\
 # Written by \"onload-ctk runtime configure --runtime containerd\"; --remove takes it away.
 ";
-/// The first format whose sections are merged by whoever reads it.
+/// The first format that only containerd 2 reads, which merges its sections.
 const FIRST_VERSION: i64 = 3;
 
 /// Whether a file is a drop-in by its place: `conf.d/NAME.toml`, `config-v3.toml.d/NAME.toml`.
@@ -55,21 +56,20 @@ pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     ]
 }
 
-/// Whether what stands in `config.toml` has the usual drop-in read, and nothing of ours itself. A text
-/// that is not understood has not: the edit in place says what is wrong with it.
+/// Returns whether `config.toml` imports the usual drop-in and does not register our runtime
+/// itself. Returns false for a text that cannot be parsed: configuring that file directly reports
+/// its error.
 pub(crate) fn is_read_by(main: &str) -> bool {
-    let has_ours = |document: &DocumentMut| {
-        CRI_PLUGINS.iter().any(|plugin| {
-            let path = ["plugins", plugin, "containerd", "runtimes", RUNTIME_NAME];
-            get(document, &path).is_some()
-        })
-    };
-    let is_free = parse(main).is_ok_and(|document| !has_ours(&document));
-    is_free && find_layout(main, Path::new(FILE)).is_ok()
+    let Ok(document) = parse(main) else { return false };
+    let has_ours = CRI_PLUGINS.iter().any(|plugin| {
+        let path = ["plugins", plugin, "containerd", "runtimes", RUNTIME_NAME];
+        get(&document, &path).is_some()
+    });
+    !has_ours && find_layout(main, Path::new(FILE)).is_ok()
 }
 
 /// The layout of the main file, which has to have a drop-in read and merged.
-fn find_layout(main: &str, file: &Path) -> anyhow::Result<ConfigLayout> {
+fn find_layout(main: &str, file: &Path) -> Result<ConfigLayout> {
     let path = main_file(file);
     let document = parse(main)?;
     refuse_disabled(&document)?;
@@ -108,7 +108,7 @@ pub(crate) fn configure(
     old: Option<&str>,
     other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<NewText> {
+) -> Result<NewText> {
     let main = main_file(file);
     let Some(importing) = other_files.iter().find(|other| other.path == main) else {
         bail!(
@@ -118,16 +118,8 @@ pub(crate) fn configure(
         );
     };
     let layout = find_layout(&importing.text, file).with_context(|| importing.describe())?;
-    let documents = other_files
-        .iter()
-        .map(|other| Ok((other, parse_other(other)?)))
-        .collect::<anyhow::Result<Vec<_>>>()?;
     // Two files with a runtime of one name are merged into one that is neither.
-    for (other, document) in &documents {
-        if get(document, &layout.runtime_path(RUNTIME_NAME)).is_some() {
-            return Err(other.registered_error());
-        }
-    }
+    let documents = parse_others_without(other_files, &layout.runtime_path(RUNTIME_NAME))?;
     let old = old.unwrap_or(HEADER);
     let mut document = parse(old)?;
     if document.is_empty() {
@@ -147,12 +139,9 @@ pub(crate) fn configure(
         default_runtime::refuse_other(&document, &key)?;
         set_default_name(&mut document, &layout)?;
         let later = documents.iter().filter(|(other, _)| other.is_read_after(file));
-        warnings
-            .extend(later.filter_map(|(other, text)| {
-                default_runtime::later_file_warning(other, text, &key)
-            }));
+        warnings.extend(default_runtime::later_file_warnings(later, &key));
     }
-    // With containerd 1 the runtimes are in a file that k0s alone writes.
+    // With containerd 1, the runtimes are in a file that only k0s writes.
     if layout.version >= FIRST_VERSION {
         let other_documents = documents.iter().map(|(_, other)| other);
         refuse_without_default(&document, &layout, other_documents)?;
@@ -161,12 +150,12 @@ pub(crate) fn configure(
     Ok(NewText { text, warnings })
 }
 
-/// On unless a file says otherwise; in containerd 1, off.
+/// Enables CDI if another file disables it, and in containerd 1, which disables it by default.
 fn enable_cdi(
     document: &mut DocumentMut,
     layout: &ConfigLayout,
     documents: &[(&RelatedFile, DocumentMut)],
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let is_on_by_default = layout.version >= FIRST_VERSION;
     let is_on = find_last(documents, &layout.enable_cdi()).and_then(Item::as_bool);
     if !is_on.unwrap_or(is_on_by_default) {
@@ -177,18 +166,17 @@ fn enable_cdi(
 }
 
 fn find_last<'d>(documents: &'d [(&RelatedFile, DocumentMut)], path: &[&str]) -> Option<&'d Item> {
-    let mut found = documents.iter().rev();
-    found.find_map(|(_, document)| get(document, path))
+    documents.iter().rev().find_map(|(_, document)| get(document, path))
 }
 
-pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> Result<Option<String>> {
     let mut document = parse(now)?;
     let layout = ConfigLayout::detect(&document)?;
     let runtime = layout.runtime_path(RUNTIME_NAME);
     let is_ours_alone = now.contains(HEADER);
     default_runtime::remove_default(&mut document, &layout.default_name(), is_ours_alone);
     nri::remove_nri(&mut document, is_ours_alone)?;
-    // A file of ours turned CDI on.
+    // We created this file, so we enabled CDI in it.
     if is_ours_alone && get(&document, &layout.enable_cdi()).and_then(Item::as_bool) == Some(true) {
         remove_value(&mut document, &layout.enable_cdi(), None);
     }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use toml_edit::{DocumentMut, Item, Value};
 
 use crate::daemon::DaemonFlags;
@@ -15,8 +16,8 @@ use crate::oci_runtime::DefaultRuntime;
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
-    format_item, get, get_in, get_or_create_section, parse, parse_other, prune, read,
-    remove_section, render,
+    format_item, get, get_in, get_or_create_section, parse, parse_all, parse_others_without, prune,
+    read, remove_section, render, render_remaining,
 };
 
 pub(crate) const FILE: &str = "/etc/crio/crio.conf.d/99-onload-ctk.conf";
@@ -70,13 +71,13 @@ pub(crate) fn drop_in_file(flags: &DaemonFlags) -> PathBuf {
     dir.map_or(file.to_owned(), |dir| dir.join(file.file_name().unwrap_or_default()))
 }
 
-pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
 }
 
 /// The default runtime of files in the order in which they are read; `None` if none names it.
-pub(crate) fn default_runtime(texts: &[&str]) -> anyhow::Result<Option<DefaultRuntime>> {
-    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+pub(crate) fn default_runtime(texts: &[&str]) -> Result<Option<DefaultRuntime>> {
+    let documents = parse_all(texts)?;
     let Some(name) = default_runtime::find_other(&documents, &DEFAULT_NAME) else {
         return Ok(None);
     };
@@ -103,16 +104,8 @@ pub(crate) fn configure(
     old: Option<&str>,
     other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<NewText> {
-    let other_documents = other_files
-        .iter()
-        .map(|other| Ok((other, parse_other(other)?)))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    for (other, document) in &other_documents {
-        if get(document, &RUNTIME).is_some() {
-            return Err(other.registered_error());
-        }
-    }
+) -> Result<NewText> {
+    let other_documents = parse_others_without(other_files, &RUNTIME)?;
     let mut document = parse(old.unwrap_or(HEADER))?;
     match get(&document, &RUNTIME) {
         Some(existing) if !is_our_runtime(existing) => {
@@ -130,14 +123,12 @@ pub(crate) fn configure(
     if set_default {
         default_runtime::set(&mut document, &DEFAULT_NAME)?;
         let later = other_documents.iter().filter(|(other, _)| other.is_read_after(file));
-        warnings.extend(later.filter_map(|(other, document)| {
-            default_runtime::later_file_warning(other, document, &DEFAULT_NAME)
-        }));
+        warnings.extend(default_runtime::later_file_warnings(later, &DEFAULT_NAME));
     }
     Ok(NewText { text: Some(render(&document, old.unwrap_or(HEADER))), warnings })
 }
 
-fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyhow::Result<()> {
+fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> Result<()> {
     let runtime = get_or_create_section(document, &RUNTIME)?;
     runtime.set_implicit(false);
     runtime.insert("runtime_path", toml_edit::value(RUNTIME_PATH));
@@ -151,23 +142,21 @@ fn register(document: &mut DocumentMut, settings: Vec<(String, Value)>) -> anyho
 
 /// The settings of CRI-O's default runtime: its monitor, the annotations that it may act on.
 fn replaced_runtime(documents: &[&DocumentMut]) -> Vec<(String, Value)> {
-    let last = |path: &[&str]| {
-        let item = documents.iter().rev().find_map(|d| get(d, path));
-        item.cloned()
-    };
-    let default = last(&DEFAULT_NAME);
-    let default = default.as_ref().and_then(Item::as_str);
-    let names = default.into_iter().chain(["crun", "runc"]);
-    let mut runtimes = names.filter_map(|name| {
-        let [a, b, c] = RUNTIMES;
-        last(&[a, b, c, name])
-    });
-    let Some(runtime) = runtimes.next() else {
+    let find_last = |path: &[&str]| documents.iter().rev().find_map(|d| get(d, path));
+    let default = find_last(&DEFAULT_NAME).and_then(Item::as_str);
+    let [crio, runtime, runtimes] = RUNTIMES;
+    let Some(replaced) = default
+        .into_iter()
+        .chain(["crun", "runc"])
+        .find_map(|name| find_last(&[crio, runtime, runtimes, name]))
+    else {
         return Vec::new();
     };
-    let values = runtime.as_table_like().into_iter().flat_map(|t| t.iter());
-    let has_conmonrs = get_in(&runtime, &[TYPE]).and_then(Item::as_str) == Some(POD);
-    values
+    let has_conmonrs = get_in(replaced, &[TYPE]).and_then(Item::as_str) == Some(POD);
+    replaced
+        .as_table_like()
+        .into_iter()
+        .flat_map(|table| table.iter())
         .filter(|(key, _)| !OWN_KEYS.iter().any(|own| own.eq_ignore_ascii_case(key)))
         .filter_map(|(key, item)| Some((key.to_owned(), item.as_value()?.clone())))
         .chain(has_conmonrs.then(|| (TYPE.to_owned(), Value::from(POD))))
@@ -178,11 +167,11 @@ fn is_our_runtime(runtime: &Item) -> bool {
     get_in(runtime, &["runtime_path"]).and_then(Item::as_str) == Some(RUNTIME_PATH)
 }
 
-pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> Result<Option<String>> {
     let mut document = parse(now)?;
     let is_ours_alone = now.contains(HEADER);
     default_runtime::remove_default(&mut document, &DEFAULT_NAME, is_ours_alone);
@@ -194,7 +183,5 @@ pub(crate) fn unconfigure(now: &str, keep: KeptPart) -> anyhow::Result<Option<St
         remove_section(&mut document, &RUNTIME);
         prune(&mut document, &RUNTIMES, None);
     }
-    let text = render(&document, now).replacen(HEADER, "", 1);
-    let has_content = !document.is_empty() || text.contains('#');
-    Ok((has_content || !is_ours_alone).then_some(text))
+    Ok(render_remaining(&document, now, HEADER))
 }

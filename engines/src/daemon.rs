@@ -117,15 +117,17 @@ impl DaemonFlags {
     }
 
     fn from_processes(host: &Host, kind: EngineKind, processes: &[Process]) -> DaemonFlags {
-        let arguments =
-            processes.iter().find(|process| process.is_system_service(host, kind)).and_then(
-                |process| host.bytes(&process.directory.join("cmdline"), MAX_BYTES).ok().flatten(),
-            );
-        let arguments =
-            String::from_utf8_lossy(arguments.as_deref().unwrap_or_default()).into_owned();
+        let command_line = processes
+            .iter()
+            .find(|process| process.is_system_service(host, kind))
+            .and_then(|process| host.bytes(&process.directory.join("cmdline"), MAX_BYTES).ok()?)
+            .unwrap_or_default();
         let source = format!("the running {}", kind.program());
-        let words = arguments.split_terminator('\0').map(|word| (word.to_owned(), source.clone()));
-        DaemonFlags { words: words.collect(), ..DaemonFlags::default() }
+        let words = String::from_utf8_lossy(&command_line)
+            .split_terminator('\0')
+            .map(|word| (word.to_owned(), source.clone()))
+            .collect();
+        DaemonFlags { words, ..DaemonFlags::default() }
     }
 
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
@@ -181,36 +183,44 @@ impl Process {
     /// Whether root's service manager runs it as a service of the engine. The daemon of a user or of a container may
     /// have the same name.
     fn is_system_service(&self, host: &Host, kind: EngineKind) -> bool {
-        let mut services = kind.services().iter();
-        let is_service = services.any(|service| {
-            let path = format!(":/system.slice/{service}.service");
-            self.cgroup.lines().any(|line| line.ends_with(&path))
-        });
+        let is_service = find_service(kind.services(), &self.cgroup).is_some();
         let status = host.bytes(&self.directory.join("status"), MAX_BYTES).ok().flatten();
-        let status = String::from_utf8_lossy(status.as_deref().unwrap_or_default()).into_owned();
-        let is_root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
+        let is_root = String::from_utf8_lossy(&status.unwrap_or_default())
+            .lines()
+            .any(|line| line.starts_with("Uid:\t0\t"));
         is_service && is_root && kind.process_names().contains(&self.name.as_str())
     }
 }
 
+/// Finds the service of the host that a process belongs to, by the lines of its `cgroup`.
+pub fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
+    services.iter().copied().find(|service| {
+        let path = format!(":/system.slice/{service}.service");
+        cgroup.lines().any(|line| line.ends_with(&path))
+    })
+}
+
 /// Finds the processes with these names.
 pub fn find_processes(host: &Host, process_names: &[&str]) -> Result<Vec<Process>, HostError> {
-    let names = host.list(Path::new(PROC))?.names;
-    let pids = names.iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    let process = |pid: &String| {
-        let directory = Path::new(PROC).join(pid);
-        // A process that exits meanwhile is skipped.
-        let read = |name: &str, max| host.bytes(&directory.join(name), max);
-        let comm = read("comm", 64).ok().flatten()?;
-        let name = String::from_utf8_lossy(comm.trim_ascii()).into_owned();
-        if !process_names.contains(&name.as_str()) {
-            return None;
+    let mut processes = Vec::new();
+    for pid in host.list(Path::new(PROC))?.names {
+        if !pid.bytes().all(|b| b.is_ascii_digit()) {
+            continue;
         }
-        let cgroup = read("cgroup", 64 * 1024).ok().flatten()?;
-        let cgroup = String::from_utf8_lossy(&cgroup).into_owned();
-        Some(Process { directory, name, cgroup })
-    };
-    Ok(pids.filter_map(process).collect())
+        let directory = Path::new(PROC).join(pid);
+        let read = |name: &str, max| {
+            let bytes = host.bytes(&directory.join(name), max).ok()??;
+            Some(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
+        };
+        // A process that has exited since it was listed is skipped.
+        if let Some(name) = read("comm", 64)
+            && process_names.contains(&name.as_str())
+            && let Some(cgroup) = read("cgroup", 64 * 1024)
+        {
+            processes.push(Process { directory, name, cgroup });
+        }
+    }
+    Ok(processes)
 }
 
 /// The file of a unit and its drop-ins, in the order in which systemd reads them.
@@ -319,9 +329,7 @@ impl UnitStart {
     /// A word `$NAME` becomes several words; `${NAME}` stays in its word (systemd.service(5), "Command lines").
     fn expand(&self, word: &str, source: &str) -> Vec<(String, String)> {
         if let Some(name) = word.strip_prefix('$').filter(|name| !name.starts_with(['{', '$'])) {
-            let Some((value, source)) = self.environment.get(name) else {
-                return Vec::new();
-            };
+            let Some((value, source)) = self.environment.get(name) else { return Vec::new() };
             return split_words(value).into_iter().map(|word| (word, source.clone())).collect();
         }
         let mut expanded = (word.to_owned(), source.to_owned());

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use toml_edit::{DocumentMut, Item, Table};
 
 use crate::files::RelatedFile;
@@ -28,15 +28,18 @@ pub(crate) fn find_last<'d>(
     key: &[&str],
     is_accepted: impl Fn(&str) -> bool,
 ) -> Option<&'d str> {
-    let mut texts = files.iter().rev().filter_map(|file| get(file.borrow(), key)?.as_str());
-    texts.find(|text| is_accepted(text))
+    files
+        .iter()
+        .rev()
+        .filter_map(|file| get(file.borrow(), key)?.as_str())
+        .find(|text| is_accepted(text))
 }
 
 pub(crate) fn is_our_runtime(table: &Table, key: &[&str]) -> bool {
     runtime_name(table, key) == Some(RUNTIME_NAME)
 }
 
-pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> Result<()> {
     if let Some(item) = get(table, key)
         && !is_our_runtime(table, key)
     {
@@ -49,7 +52,7 @@ pub(crate) fn refuse_other(table: &Table, key: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> Result<()> {
     refuse_other(document, key)?;
     if let (None, Some((last, parents))) = (get(document, key), key.split_last()) {
         let section = get_or_create_section(document, parents)?;
@@ -58,7 +61,8 @@ pub(crate) fn set(document: &mut DocumentMut, key: &[&str]) -> anyhow::Result<()
     Ok(())
 }
 
-/// A heading that is left without values goes only from a file of ours.
+/// Removes the setting if it names our runtime. Removes headings that are left without values only
+/// from a file that we created.
 pub(crate) fn remove_default(document: &mut DocumentMut, key: &[&str], is_ours_alone: bool) {
     if !is_our_runtime(document, key) {
         return;
@@ -70,7 +74,14 @@ pub(crate) fn remove_default(document: &mut DocumentMut, key: &[&str], is_ours_a
     }
 }
 
-/// The warning about a file that the engine reads after ours, where it names another runtime.
+/// Warns about files that the engine reads after ours and that name another runtime.
+pub(crate) fn later_file_warnings<'d, 'o: 'd>(
+    later: impl Iterator<Item = &'d (&'o RelatedFile, DocumentMut)>,
+    key: &[&str],
+) -> Vec<String> {
+    later.filter_map(|(other, document)| later_file_warning(other, document, key)).collect()
+}
+
 pub(crate) fn later_file_warning(
     other: &RelatedFile,
     table: &Table,

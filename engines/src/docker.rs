@@ -1,11 +1,12 @@
-//! Docker's `daemon.json`: `features.cdi`, which Docker 25 to 28.1 want, and a member of `runtimes`.
+//! Docker's `daemon.json`: `features.cdi`, which Docker 25 to 28.1 require, and a member of
+//! `runtimes`.
 //!
-//! From 28.2 on CDI is on unless that says otherwise; it is written all the same, so that the file
-//! also serves the version that is installed tomorrow.
+//! Docker 28.2 and later enable CDI by default. We set it for these versions too, so that the file
+//! also works if another version is installed later.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
@@ -31,7 +32,7 @@ pub(crate) fn configure(
     old: Option<&str>,
     set_default: bool,
     flags: &DaemonFlags,
-) -> anyhow::Result<NewText> {
+) -> Result<NewText> {
     let mut json = JsonText::parse(old.unwrap_or_default())?;
     refuse_spelling(&json)?;
     let mut warnings = Vec::new();
@@ -89,7 +90,7 @@ pub(crate) fn configure(
 }
 
 /// Fails if `features` in the file would collide with a flag.
-fn has_cdi_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
+fn has_cdi_flag(flags: &DaemonFlags) -> Result<bool> {
     let features = flags.find_all(&["feature"]);
     if features.iter().any(|flag| ["cdi", "cdi=true", "cdi=1"].contains(&flag.value.as_str())) {
         return Ok(true);
@@ -101,7 +102,7 @@ fn has_cdi_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
 }
 
 /// Fails if `default-runtime` in the file would collide with a flag.
-fn is_default_by_flag(flags: &DaemonFlags) -> anyhow::Result<bool> {
+fn is_default_by_flag(flags: &DaemonFlags) -> Result<bool> {
     match flags.find(&[DEFAULT]) {
         None => Ok(false),
         Some(flag) if flag.value == RUNTIME_NAME => Ok(true),
@@ -142,7 +143,8 @@ pub(crate) fn read_flags(settings: &mut EngineSettings, flags: &DaemonFlags) {
     let cdi = features.iter().rev().find_map(|flag| flag.value.strip_prefix("cdi"));
     settings.cdi = cdi.map(|value| matches!(value, "" | "=true" | "=1")).or(settings.cdi);
     let collisions = settings.keys.iter().filter_map(|key| {
-        // A flag that may be given several times has the singular of its key; dockerd joins runtimes alone.
+        // A flag that can be repeated has the singular name of its key. dockerd merges only
+        // runtimes.
         let singular = match key.strip_suffix("ies") {
             Some(stem) => format!("{stem}y"),
             None => key.strip_suffix('s').unwrap_or(key).to_owned(),
@@ -168,12 +170,10 @@ pub(crate) fn read_settings(
         object.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect();
     let value_at = |path: &[&str]| path.iter().try_fold(&object, |value, key| value.get(*key));
     settings.cdi = value_at(&CDI).and_then(Value::as_bool);
-    let texts = |dirs: &Vec<Value>| {
-        let dirs = dirs.iter().filter_map(Value::as_str);
-        dirs.map(str::to_owned).collect()
-    };
-    let dirs = value_at(&[SPEC_DIRS]).and_then(Value::as_array);
-    settings.set_spec_dirs(dirs.map(texts), file, None);
+    let spec_dirs = value_at(&[SPEC_DIRS])
+        .and_then(Value::as_array)
+        .map(|dirs| dirs.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+    settings.set_spec_dirs(spec_dirs, file, None);
     let path_at = |key| value_at(&[key]).and_then(Value::as_str).map(PathBuf::from);
     settings.data_dir = path_at("data-root");
     settings.state_dir = path_at("exec-root");
@@ -182,20 +182,20 @@ pub(crate) fn read_settings(
     Ok(())
 }
 
-pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> Result<bool> {
     let runtime = JsonText::parse(text)?.get(&RUNTIME)?;
     Ok(runtime.is_some_and(|runtime| is_our_runtime(&runtime)))
 }
 
-pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> Result<bool> {
     Ok(JsonText::parse(text)?.get(&[DEFAULT])? == Some(json!(RUNTIME_NAME)))
 }
 
 /// dockerd's default runtime; `None` if it is dockerd's own runc, or registered nowhere: dockerd does not start then.
-pub(crate) fn default_runtime(text: &str) -> anyhow::Result<Option<DefaultRuntime>> {
+pub(crate) fn default_runtime(text: &str) -> Result<Option<DefaultRuntime>> {
     let json = JsonText::parse(text)?;
-    let name = json.get(&[DEFAULT])?;
-    let name = name.as_ref().and_then(Value::as_str).unwrap_or(BUILT_IN);
+    let default = json.get(&[DEFAULT])?;
+    let name = default.as_ref().and_then(Value::as_str).unwrap_or(BUILT_IN);
     let entry = json.get(&[RUNTIME[0], name])?;
     let is_shim = name.starts_with("io.containerd.") && name != RUNTIME_TYPE;
     if entry.is_none() && !is_shim {
@@ -210,7 +210,7 @@ pub(crate) fn is_cdi_enabled(text: Option<&str>) -> Option<bool> {
     json.get(&CDI).ok()??.as_bool()
 }
 
-pub(crate) fn data_root(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn data_root(now: &str) -> Result<Option<String>> {
     let root = JsonText::parse(now)?.get(&["data-root"])?;
     Ok(root.and_then(|root| root.as_str().map(str::to_owned)))
 }
@@ -219,7 +219,7 @@ pub(crate) fn unconfigure(
     now: &str,
     original: OriginalText<'_>,
     keep: KeptPart,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>> {
     let mut json = JsonText::parse(now)?;
     let before = original.text().map(JsonText::parse).transpose()?;
     let in_before = |path: &[&str]| match &before {
@@ -269,14 +269,14 @@ fn runtime_path(runtime: &Value) -> Option<&Value> {
     members.find(|(key, _)| key.eq_ignore_ascii_case("path")).map(|(_, path)| path)
 }
 
-/// dockerd refuses keys that it does not know, and these it would know in the spelling of ours: a
-/// second one beside it would not be told from it.
-fn refuse_spelling(json: &JsonText) -> anyhow::Result<()> {
+/// Refuses a key that differs from one that we set only in case. dockerd rejects the unknown
+/// spelling, but could not tell the two apart if both were in the file.
+fn refuse_spelling(json: &JsonText) -> Result<()> {
     for key in json.keys()? {
-        let is_other_spelling = |known: &&str| *known != key && known.eq_ignore_ascii_case(&key);
-        let known = [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT];
-        if let Some(known) = known.iter().find(|known| is_other_spelling(known)) {
-            bail!("unknown key {key:?}; write {known:?}");
+        for known in [CDI[0], RUNTIME[0], SPEC_DIRS, DEFAULT] {
+            if known != key && known.eq_ignore_ascii_case(&key) {
+                bail!("unknown key {key:?}; write {known:?}");
+            }
         }
     }
     Ok(())

@@ -14,9 +14,7 @@ pub(crate) fn tokenize(mut text: &str) -> Vec<HclToken<'_>> {
     let mut tokens = Vec::new();
     loop {
         text = text.trim_start();
-        let Some(first) = text.chars().next() else {
-            return tokens;
-        };
+        let Some(first) = text.chars().next() else { return tokens };
         let (token, rest) = if first == '#' || text.starts_with("//") {
             (None, skip_to(text, "\n"))
         } else if text.starts_with("/*") {

@@ -15,7 +15,7 @@ pub const PROGRAM_DIRS: [&str; 5] =
     ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/bin"];
 /// The program in docker's snap.
 pub const DOCKER_SNAP: &str = "/snap/docker/current/bin/dockerd";
-/// Where `install.sh` puts RKE2 if /usr/local is read-only.
+/// The program of RKE2 if /usr/local is read-only (`install.sh`).
 const RKE2_IN_OPT: &str = "/opt/rke2/bin/rke2";
 const MICROK8S_SNAP: &str = "/snap/microk8s/current/bin/containerd";
 const PACKAGES: &str = "/var/lib/dpkg/status";
@@ -26,9 +26,7 @@ pub fn find_installed(
     kind: EngineKind,
     version_of: VersionLookup<'_>,
 ) -> Result<Option<(PathBuf, Option<EngineVersion>)>, HostError> {
-    let Some(program) = find_program(host, kind)? else {
-        return Ok(None);
-    };
+    let Some(program) = find_program(host, kind)? else { return Ok(None) };
     let version = version_of(&program)
         .as_deref()
         .and_then(EngineVersion::parse)
@@ -54,9 +52,10 @@ pub fn find_program(host: &Host, kind: EngineKind) -> Result<Option<PathBuf>, Ho
 }
 
 fn packaged_version(host: &Host, kind: EngineKind) -> Result<Option<EngineVersion>, HostError> {
-    let is_wanted = |line: &[u8]| line.starts_with(b"Package: ") || line.starts_with(b"Version: ");
-    let lines = host.lines(Path::new(PACKAGES), &is_wanted)?;
-    let text = String::from_utf8_lossy(&lines.unwrap_or_default()).into_owned();
+    let bytes = host.lines(Path::new(PACKAGES), &|line| {
+        line.starts_with(b"Package: ") || line.starts_with(b"Version: ")
+    })?;
+    let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let name = line.strip_prefix("Package: ");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Deserializer;
 use serde::de::{MapAccess, Visitor};
 use serde_json::Value;
@@ -40,8 +40,9 @@ struct JsonStyle {
 }
 
 impl JsonText {
-    /// Parses a text; white space alone counts as an empty object. A byte order mark stays in front of it.
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+    /// Parses a text. A text of only white space is an empty object. A byte order mark stays at its
+    /// start.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut json = JsonText { text: text.to_owned() };
         if without_mark(text).trim().is_empty() {
             json.text.truncate(text.len() - without_mark(text).len());
@@ -55,26 +56,24 @@ impl JsonText {
         &self.text
     }
 
-    pub(crate) fn is_empty(&self) -> anyhow::Result<bool> {
+    pub(crate) fn is_empty(&self) -> Result<bool> {
         Ok(self.root()?.members.is_empty())
     }
 
     /// The value at a path of keys; `None` if one of them does not exist. Fails if a value on the path is not an
     /// object. `null` counts as an empty object, as in Go.
-    pub(crate) fn get(&self, path: &[&str]) -> anyhow::Result<Option<Value>> {
-        let Some(span) = self.find(path)? else {
-            return Ok(None);
-        };
+    pub(crate) fn get(&self, path: &[&str]) -> Result<Option<Value>> {
+        let Some(span) = self.find(path)? else { return Ok(None) };
         let value = self.text.get(span).unwrap_or_default();
         Ok(Some(serde_json::from_str(value)?))
     }
 
-    pub(crate) fn keys(&self) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn keys(&self) -> Result<Vec<String>> {
         let members = self.root()?.members;
         Ok(members.into_iter().map(|member| member.key).collect())
     }
 
-    pub(crate) fn set(&mut self, path: &[&str], value: &Value) -> anyhow::Result<()> {
+    pub(crate) fn set(&mut self, path: &[&str], value: &Value) -> Result<()> {
         let style = self.style()?;
         if let Some(span) = self.find(path)? {
             let rendered = style.render(value, path.len());
@@ -98,34 +97,29 @@ impl JsonText {
     }
 
     /// Whether it existed.
-    pub(crate) fn remove(&mut self, path: &[&str]) -> anyhow::Result<bool> {
+    pub(crate) fn remove(&mut self, path: &[&str]) -> Result<bool> {
         let (parent, rest) = self.parent(path)?;
         let mut members = parent.members.iter();
         let Some(index) = members.position(|member| [member.key.as_str()] == *rest) else {
             return Ok(false);
         };
-        let cut = parent.removal_range(index);
-        self.text.replace_range(cut, "");
+        self.text.replace_range(parent.removal_range(index), "");
         Ok(true)
     }
 
-    fn root(&self) -> anyhow::Result<ObjectSpan> {
+    fn root(&self) -> Result<ObjectSpan> {
         let start = self.text.len() - without_mark(&self.text).trim_start().len();
         parse_object(&self.text, start..self.text.trim_end().len())
     }
 
-    fn find(&self, path: &[&str]) -> anyhow::Result<Option<Range<usize>>> {
+    fn find(&self, path: &[&str]) -> Result<Option<Range<usize>>> {
         let (parent, rest) = self.parent(path)?;
-        let mut members = parent.members.into_iter();
-        let member = members.find(|member| [member.key.as_str()] == *rest);
+        let member = parent.members.into_iter().find(|member| [member.key.as_str()] == *rest);
         Ok(member.map(|member| member.value))
     }
 
     /// The innermost object on the way to a value, and the keys from there on.
-    fn parent<'p, 'k>(
-        &self,
-        mut path: &'p [&'k str],
-    ) -> anyhow::Result<(ObjectSpan, &'p [&'k str])> {
+    fn parent<'p, 'k>(&self, mut path: &'p [&'k str]) -> Result<(ObjectSpan, &'p [&'k str])> {
         let mut parent = self.root()?;
         while let [key, rest @ ..] = path
             && !rest.is_empty()
@@ -137,18 +131,15 @@ impl JsonText {
         Ok((parent, path))
     }
 
-    fn style(&self) -> anyhow::Result<JsonStyle> {
+    fn style(&self) -> Result<JsonStyle> {
         let root = self.root()?;
         let Some(first) = root.members.first() else {
             return Ok(JsonStyle { lines: Some(("\n", DEFAULT_INDENT.to_owned())), colon: ": " });
         };
-        let before = self.text.get(root.span.start + 1..first.start);
-        let before = before.unwrap_or_default();
-        let is_dos = before.contains("\r\n");
-        let line_end = if is_dos { "\r\n" } else { "\n" };
+        let before = self.text.get(root.span.start + 1..first.start).unwrap_or_default();
+        let line_end = if before.contains("\r\n") { "\r\n" } else { "\n" };
         let indent = before.rsplit_once('\n').map(|(_, indent)| indent);
-        let spaced = self.text.get(..first.value.start);
-        let is_tight = spaced.is_some_and(|text| text.ends_with(':'));
+        let is_tight = self.text.get(..first.value.start).is_some_and(|text| text.ends_with(':'));
         Ok(JsonStyle {
             lines: indent.map(|indent| (line_end, indent.to_owned())),
             colon: if is_tight { ":" } else { ": " },
@@ -166,9 +157,10 @@ impl JsonText {
         let member = format!("{}{}{}", Value::from(key), style.colon, style.render(value, depth));
         match parent.members.last() {
             Some(last) => {
-                let previous = parent.members.len().checked_sub(2);
-                let previous = previous.and_then(|index| parent.members.get(index));
-                let from = previous.map_or(parent.span.start, |member| member.value.end);
+                let from = match parent.members.as_slice() {
+                    [.., previous, _] => previous.value.end,
+                    _ => parent.span.start,
+                };
                 let space = self.text.get(from..last.start).unwrap_or_default();
                 let space = match space.find(['\r', '\n']) {
                     Some(line) => space.get(line..).unwrap_or_default(),
@@ -212,9 +204,7 @@ impl JsonStyle {
     }
 
     fn render(&self, value: &Value, depth: usize) -> String {
-        let Value::Object(members) = value else {
-            return value.to_string();
-        };
+        let Value::Object(members) = value else { return value.to_string() };
         let members: Vec<String> = members
             .iter()
             .map(|(key, value)| {
@@ -255,19 +245,20 @@ fn describe_error(text: &str, start: usize, error: &serde_json::Error) -> anyhow
     let first_line = above.rsplit('\n').next().unwrap_or_default();
     let column = error.column() + if error.line() == 1 { first_line.len() } else { 0 };
     let message = error.to_string();
-    let message = message.split(" at line ").next().unwrap_or_default();
-    anyhow!("{message} at line {line} column {column}")
+    let reason = message.split(" at line ").next().unwrap_or_default();
+    anyhow!("{reason} at line {line} column {column}")
 }
 
-fn parse_object(text: &str, span: Range<usize>) -> anyhow::Result<ObjectSpan> {
+fn parse_object(text: &str, span: Range<usize>) -> Result<ObjectSpan> {
     let inner = text.get(span.clone()).unwrap_or_default();
     let mut reader = serde_json::Deserializer::from_str(inner);
-    let object = reader.deserialize_map(Members(Vec::new()));
-    let object = object.and_then(|object| reader.end().map(|()| object));
-    let object = object.map_err(|error| describe_error(text, span.start, &error))?;
-    let mut members: Vec<MemberSpan> = Vec::with_capacity(object.0.len());
+    let Members(object) = reader
+        .deserialize_map(Members(Vec::new()))
+        .and_then(|object| reader.end().map(|()| object))
+        .map_err(|error| describe_error(text, span.start, &error))?;
+    let mut members: Vec<MemberSpan> = Vec::with_capacity(object.len());
     let mut end = span.start + 1;
-    for (key, value) in object.0 {
+    for (key, value) in object {
         if members.iter().any(|member| member.key == key) {
             bail!("key {key:?} appears twice");
         }

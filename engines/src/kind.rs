@@ -32,7 +32,7 @@ impl EngineKind {
         EngineKind::Kubelet,
     ];
 
-    /// Distributions of Kubernetes that bring a containerd of their own.
+    /// Kubernetes distributions that include their own containerd.
     pub const WITH_CONTAINERD: [EngineKind; 4] =
         [EngineKind::K3s, EngineKind::Rke2, EngineKind::K0s, EngineKind::MicroK8s];
 
@@ -159,18 +159,15 @@ impl EngineKind {
         known.next().map(|(_, cdi)| *cdi)
     }
 
-    pub fn validate(self) -> &'static str {
+    /// The command that validates its configuration or, if it has none, shows its journal.
+    pub fn validate(self) -> String {
         match self {
-            EngineKind::Docker => "dockerd --validate",
-            EngineKind::Containerd => "containerd config dump",
-            EngineKind::Crio => "crio config",
-            EngineKind::Podman => "podman info",
-            EngineKind::Nomad => "nomad config validate /etc/nomad.d",
-            EngineKind::K3s => "journalctl -u k3s -u k3s-agent",
-            EngineKind::Rke2 => "journalctl -u rke2-server -u rke2-agent",
-            EngineKind::K0s => "journalctl -u k0sworker -u k0scontroller",
-            EngineKind::MicroK8s => "journalctl -u snap.microk8s.daemon-containerd",
-            EngineKind::Kubelet => "journalctl -u kubelet",
+            EngineKind::Docker => "dockerd --validate".to_owned(),
+            EngineKind::Containerd => "containerd config dump".to_owned(),
+            EngineKind::Crio => "crio config".to_owned(),
+            EngineKind::Podman => "podman info".to_owned(),
+            EngineKind::Nomad => "nomad config validate /etc/nomad.d".to_owned(),
+            _ => format!("journalctl -u {}", self.services().join(" -u ")),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onload_host::host::{Host, HostError};
 use toml_edit::Item;
 
@@ -55,7 +55,7 @@ pub fn find_bundled(
 
 impl BundledContainerd {
     /// The file to edit. Fails if the distribution has to start once before that is known.
-    pub fn editable_file(&self, host: &Host) -> anyhow::Result<PathBuf> {
+    pub fn editable_file(&self, host: &Host) -> Result<PathBuf> {
         let text = host.text(&self.config_file)?;
         let is_k0s_managed = text.as_deref().is_none_or(is_k0s_managed);
         let format = text.as_deref().map(read_format);

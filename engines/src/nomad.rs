@@ -1,12 +1,13 @@
-//! A drop-in for Nomad: its docker driver may use the runtime `onload`, which docker knows.
+//! A drop-in for Nomad: allows its docker driver to use the runtime `onload`, which is registered
+//! in docker.
 //!
-//! Nomad merges files by plugin and takes the `config` block of the file that was read last as a
-//! whole (`PluginConfig.Merge`, nomad/structs/config/plugins.go), so a second one
-//! beside an operator's own would switch that off.
+//! Nomad merges files by plugin and takes the whole `config` block of the file that it reads last
+//! (`PluginConfig.Merge`, nomad/structs/config/plugins.go). A second block would therefore disable
+//! the operator's own.
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::files::{NewText, RelatedFile, RelatedFiles};
@@ -38,7 +39,7 @@ pub(crate) fn configure(
     old: Option<&str>,
     other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<NewText> {
+) -> Result<NewText> {
     if set_default {
         bail!(
             "--set-default: Nomad has no default runtime, its docker driver uses docker's; run \
@@ -113,7 +114,7 @@ pub(crate) fn is_from_others(text: &str) -> bool {
     has_our_runtime(text) && !text.contains(WRITTEN)
 }
 
-pub(crate) fn unconfigure(now: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str) -> Result<Option<String>> {
     if is_from_others(now) {
         return Ok(Some(now.to_owned()));
     }

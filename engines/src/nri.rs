@@ -3,7 +3,7 @@
 //! It is off by default in containerd 1.7, and on in 2.x and CRI-O 1.30. From 2.2 on a pod can name plugins that it
 //! does not start without, if the validator that looks at that is on.
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use toml_edit::{DocumentMut, Item, Value};
 
 use crate::files::RelatedFile;
@@ -38,7 +38,7 @@ pub(crate) fn enable(
     other_files: &[RelatedFile],
     switches: &[NriSwitch],
     has_backup: bool,
-) -> anyhow::Result<String> {
+) -> Result<String> {
     let mut document = parse(text)?;
     let other_documents = other_files.iter().map(parse_other).collect::<Result<Vec<_>, _>>()?;
     if [&document].into_iter().chain(&other_documents).any(is_disabled) {
@@ -80,17 +80,13 @@ fn find_switch(
 }
 
 /// Removes our settings from a file without a backup: all settings if the whole file is ours, or else the marked ones.
-pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> anyhow::Result<()> {
+pub(crate) fn remove_nri(document: &mut DocumentMut, is_ours_alone: bool) -> Result<()> {
     for (path, on) in NEWEST_CONTAINERD_SWITCHES.iter().rev().chain(CRIO_SWITCHES) {
         let value = get(document, path).and_then(Item::as_value);
-        let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else {
-            continue;
-        };
+        let Some(value) = value.filter(|value| value.as_bool() == Some(*on)) else { continue };
         let suffix = value.decor().suffix().and_then(|suffix| suffix.as_str());
         let marked = suffix.and_then(|suffix| suffix.split_once(MARK));
-        let Some((key, above)) = path.split_last() else {
-            continue;
-        };
+        let Some((key, above)) = path.split_last() else { continue };
         match marked {
             Some((comment, WAS_OFF_NOTE)) => {
                 let comment = comment.to_owned();

@@ -24,9 +24,7 @@ impl DefaultRuntime {
 
     /// Whether a runtime is this one. A bare name is searched for in the engine's own `PATH`.
     pub fn is_at(&self, host: &Host, runtime: &Path) -> Result<bool, HostError> {
-        let Some(program) = &self.program else {
-            return Ok(false);
-        };
+        let Some(program) = &self.program else { return Ok(false) };
         if !program.is_absolute() {
             return Ok(program.file_name() == runtime.file_name());
         }

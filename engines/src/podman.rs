@@ -1,13 +1,14 @@
 //! A drop-in for podman: our runtime, and the directory of our `precreate` hook.
 //!
-//! CDI is always on there. The list of hook directories replaces the one of earlier files, so it
-//! repeats what those say, podman's default first; ours holds a stage that CRI-O and buildah do not
-//! know, which is why the hook does not stand in the default one.
+//! CDI is always on there. A list of hook directories replaces those of earlier files, so ours
+//! repeats them, starting with podman's default. Our hook has a separate directory because CRI-O
+//! and buildah reject its stage in the default one.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use onload_host::host::Host;
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Value};
+use toml_edit::{Array, DocumentMut, Item, Value};
 
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
@@ -16,14 +17,14 @@ use crate::our_runtime::{HOOKS_DIR, RUNTIME_NAME, RUNTIME_PATH, taken_error};
 use crate::settings::EngineSettings;
 use crate::toml::{
     add_text, format_item, get, get_or_create_array, get_or_create_section, hide_heading, list,
-    parse, parse_other, prune, read, remove, render, strings,
+    parse, parse_all, parse_other, prune, read, remove, render, render_remaining, strings,
 };
 
 pub(crate) const FILE: &str = "/etc/containers/containers.conf.d/99-onload-ctk.conf";
 
 const DIRECTORY: &str = "/etc/containers/containers.conf.d";
-/// All that podman 6 reads for root; earlier ones read [`DIRECTORY`] alone (containers.conf(5) of containers-common 0.67
-/// and 0.69).
+/// The drop-in directories that podman 6 reads for root. Earlier versions read only [`DIRECTORY`]
+/// (containers.conf(5) of containers-common 0.67 and 0.69).
 const DROP_INS: [&str; 4] = [
     "/usr/share/containers/containers.conf.d",
     "/usr/share/containers/containers.rootful.conf.d",
@@ -53,22 +54,18 @@ pub(crate) fn read_settings(
     Ok(())
 }
 
-pub(crate) fn is_default_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_default_runtime(text: &str) -> Result<bool> {
     Ok(default_runtime::is_our_runtime(&*parse(text)?, &DEFAULT_NAME))
 }
 
 /// The default runtime of files in the order in which they are read; `None` if none names it.
-pub(crate) fn default_runtime(
-    host: &Host,
-    texts: &[&str],
-) -> anyhow::Result<Option<DefaultRuntime>> {
-    let documents = texts.iter().map(|text| parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
+pub(crate) fn default_runtime(host: &Host, texts: &[&str]) -> Result<Option<DefaultRuntime>> {
+    let documents = parse_all(texts)?;
     let Some(name) = default_runtime::find_other(&documents, &DEFAULT_NAME) else {
         return Ok(None);
     };
     let [engine, runtimes] = RUNTIMES;
-    let list =
-        documents.iter().rev().filter_map(|file| list(get(file, &[engine, runtimes, name]))).next();
+    let list = documents.iter().rev().find_map(|file| list(get(file, &[engine, runtimes, name])));
     // The first that exists.
     for path in list.into_iter().flatten() {
         if host.entry(Path::new(&path))?.is_some() {
@@ -83,15 +80,13 @@ pub(crate) fn related_files(file: &Path) -> Vec<RelatedFiles> {
     let mut related = vec![
         RelatedFiles::File("/usr/share/containers/containers.conf".into()),
         RelatedFiles::File("/etc/containers/containers.conf".into()),
+        RelatedFiles::Directories(DROP_INS.map(PathBuf::from).to_vec(), PATTERN.to_owned()),
     ];
-    let all = DROP_INS.map(PathBuf::from).to_vec();
-    related.push(RelatedFiles::Directories(all, PATTERN.to_owned()));
     let directory = file.parent().unwrap_or(Path::new("/"));
     if directory != Path::new(DIRECTORY) {
         let above = directory.parent().unwrap_or(directory);
         related.push(RelatedFiles::File(above.join("containers.conf")));
-        let own = RelatedFiles::Directories(vec![directory.to_owned()], PATTERN.to_owned());
-        related.push(own);
+        related.push(RelatedFiles::Directories(vec![directory.to_owned()], PATTERN.to_owned()));
     }
     related
 }
@@ -115,7 +110,7 @@ struct MergedSettings {
 }
 
 /// A file's list of hooks replaces those of earlier files, or is added to them.
-fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<MergedSettings> {
+fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> Result<MergedSettings> {
     let mut settings = MergedSettings {
         hooks: vec![DEFAULT_HOOKS_DIR.to_owned()],
         warnings: Vec::new(),
@@ -131,9 +126,7 @@ fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<Me
         let later = default_runtime::later_file_warning(other, &document, &DEFAULT_NAME);
         settings.other_default =
             later.filter(|_| is_read_after(other, file)).or(settings.other_default);
-        let Some(hooks) = get(&document, &HOOKS) else {
-            continue;
-        };
+        let Some(hooks) = get(&document, &HOOKS) else { continue };
         let replaces = !appends(hooks);
         if !is_read_after(other, file) {
             if replaces {
@@ -154,7 +147,7 @@ fn merge_settings(file: &Path, other_files: &[RelatedFile]) -> anyhow::Result<Me
 /// From podman 4.8 on an array that holds `{append = true}` adds to what earlier files say.
 fn appends(hooks: &Item) -> bool {
     let mut marks = hooks.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
-    marks.any(|mark: &InlineTable| mark.get("append").and_then(Value::as_bool) == Some(true))
+    marks.any(|mark| mark.get("append").and_then(Value::as_bool) == Some(true))
 }
 
 pub(crate) fn configure(
@@ -162,7 +155,7 @@ pub(crate) fn configure(
     old: Option<&str>,
     other_files: &[RelatedFile],
     set_default: bool,
-) -> anyhow::Result<NewText> {
+) -> Result<NewText> {
     let mut settings = merge_settings(file, other_files)?;
     let old = old.unwrap_or(HEADER);
     let mut document = parse(old)?;
@@ -196,11 +189,11 @@ fn is_our_runtime(runtime: &Item) -> bool {
     strings(Some(runtime)).any(|path| path == RUNTIME_PATH)
 }
 
-pub(crate) fn registers_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn registers_runtime(text: &str) -> Result<bool> {
     Ok(get(&*parse(text)?, &RUNTIME).is_some_and(is_our_runtime))
 }
 
-pub(crate) fn has_our_settings(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_settings(text: &str) -> Result<bool> {
     let document = parse(text)?;
     let hooks = strings(get(&document, &HOOKS)).any(|dir| dir == HOOKS_DIR);
     Ok(hooks || get(&document, &RUNTIME).is_some_and(is_our_runtime))
@@ -211,7 +204,7 @@ pub(crate) fn unconfigure(
     now: &str,
     other_files: &[RelatedFile],
     keep: KeptPart,
-) -> anyhow::Result<Option<String>> {
+) -> Result<Option<String>> {
     let mut document = parse(now)?;
     if keep == KeptPart::Nothing && get(&document, &RUNTIME).is_some_and(is_our_runtime) {
         remove(&mut document, &RUNTIME);
@@ -227,17 +220,16 @@ pub(crate) fn unconfigure(
     if keep == KeptPart::Runtime {
         return Ok(Some(render(&document, now)));
     }
-    let text = render(&document, now).replacen(HEADER, "", 1);
-    let has_content = !document.is_empty() || text.contains('#');
-    Ok((has_content || !is_ours_alone).then_some(text))
+    Ok(render_remaining(&document, now, HEADER))
 }
 
-/// A list that says no more than the files before ours, or named our directory alone, goes altogether.
+/// Removes our directory from the list of hooks. Removes the list too if it is the same as without
+/// our file, or has no other directory.
 fn remove_hooks(
     file: &Path,
     document: &mut DocumentMut,
     other_files: &[RelatedFile],
-) -> anyhow::Result<()> {
+) -> Result<()> {
     if get(document, &HOOKS).is_none() {
         return Ok(());
     }

@@ -35,9 +35,7 @@ pub fn read(
         if !matches!(host.entry(&file)?, Some(EntryKind::File { .. })) {
             continue;
         }
-        let Some(text) = host.text(&file)? else {
-            continue;
-        };
+        let Some(text) = host.text(&file)? else { continue };
         let imports = match read_settings(&mut settings, kind, &file, &text) {
             Ok(imports) => imports,
             Err(reason) => return Ok(Err(SettingsError { file, reason })),

@@ -9,6 +9,15 @@ use crate::daemon::Flag;
 use crate::our_runtime::RUNTIME_NAME;
 use crate::toml::{get, list, strings};
 
+/// The state directories of containerd (`state` in its config.toml), which contain its tasks: the
+/// default, and those of k3s and RKE2 (k3s, `pkg/agent/config/config.go`), k0s, and MicroK8s
+/// (`microk8s-resources/default-args/containerd`).
+pub const CONTAINERD_STATES: [&str; 4] = [
+    "/run/containerd",
+    "/run/k3s/containerd",
+    "/run/k0s/containerd",
+    "/var/snap/microk8s/common/run/containerd",
+];
 /// The format of containerd's file since containerd 2.
 pub const CONTAINERD_2: i64 = 3;
 

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_host::host::Host;
 
 use crate::daemon::DaemonFlags;
@@ -83,7 +83,7 @@ impl EngineSetup {
         EngineSetup { variant, ..EngineSetup::for_file(Engine::Containerd, file) }
     }
 
-    /// Another file of the same daemon.
+    /// Returns the setup of another file of the same daemon.
     pub fn for_other_file(&self, file: PathBuf) -> EngineSetup {
         EngineSetup { flags: self.flags.clone(), ..EngineSetup::for_file(self.engine, file) }
     }
@@ -135,14 +135,14 @@ impl EngineSetup {
         is_docker.then_some("systemctl reload docker")
     }
 
-    /// Whether the engine has to start again to do what a new text says. docker reads its file again, all
-    /// but whether CDI is on; `has_cdi` says whether its version has that on unless told otherwise.
+    /// Returns whether the engine must restart to apply a new text. docker reloads its file, except
+    /// whether CDI is enabled. `has_cdi` is whether its version enables CDI by default.
     pub fn needs_restart(&self, old: Option<&str>, new: Option<&str>, has_cdi: bool) -> bool {
         let is_on = |text| docker::is_cdi_enabled(text).unwrap_or(has_cdi);
         self.reload_command().is_none() || is_on(new) && !is_on(old)
     }
 
-    pub fn related_files(&self, now: Option<&str>) -> anyhow::Result<Vec<RelatedFiles>> {
+    pub fn related_files(&self, now: Option<&str>) -> Result<Vec<RelatedFiles>> {
         Ok(match (self.engine, self.form) {
             (Engine::Docker, _) | (Engine::Containerd, SetupForm::Template) => Vec::new(),
             (Engine::Containerd, SetupForm::Whole) => containerd::related_files(&self.file, now)?,
@@ -155,8 +155,8 @@ impl EngineSetup {
         })
     }
 
-    /// On an error the file has to stay as it is.
-    pub fn configure(&self, files: &EngineFiles) -> anyhow::Result<FileDecision> {
+    /// Plans the configuration of the file. If this fails, the file must not be changed.
+    pub fn configure(&self, files: &EngineFiles) -> Result<FileDecision> {
         self.refuse_variant(files.now.as_deref())?;
         let new_text = self.configure_text(files.now.as_deref(), &files.other_files)?;
         let decision = |file, backup| FileDecision { file, backup, warnings: new_text.warnings };
@@ -181,7 +181,7 @@ impl EngineSetup {
     }
 
     /// k3s and similar engines regenerate some files at each start, and a snap is confined.
-    fn refuse_variant(&self, now: Option<&str>) -> anyhow::Result<()> {
+    fn refuse_variant(&self, now: Option<&str>) -> Result<()> {
         // As on Flatcar, where /usr is read-only and an update replaces it.
         if let Some(flag) = self.flags.find(&CONFIG_FLAGS)
             && self.file.starts_with("/usr")
@@ -213,9 +213,10 @@ impl EngineSetup {
         Ok(())
     }
 
-    /// The backup of a file that is ours already. Where it gets a default runtime now, the one that it
-    /// has may be of a later day than the backup: what a removal would give now is kept.
-    fn renew_backup(&self, files: &EngineFiles, now: &str) -> anyhow::Result<EngineFileAction> {
+    /// Decides about the backup of a file that already has our settings. If we are about to set the
+    /// default runtime, the present default may be newer than the backup, so the backup becomes
+    /// what a removal would restore now.
+    fn renew_backup(&self, files: &EngineFiles, now: &str) -> Result<EngineFileAction> {
         if !self.set_default || self.is_default_runtime(now)? {
             return Ok(EngineFileAction::Keep);
         }
@@ -237,7 +238,7 @@ impl EngineSetup {
         files.before.is_some() || files.now.as_ref().is_some_and(|text| text.contains(RUNTIME_NAME))
     }
 
-    pub fn state_dir(&self, files: &EngineFiles) -> anyhow::Result<PathBuf> {
+    pub fn state_dir(&self, files: &EngineFiles) -> Result<PathBuf> {
         let now = files.now.as_deref().unwrap_or_default();
         let (configured, default) = match self.engine {
             Engine::Docker | Engine::Nomad => (docker::data_root(now)?, "/var/lib/docker"),
@@ -256,7 +257,7 @@ impl EngineSetup {
     }
 
     /// A drop-in leaves that to the file that imports it; a template is no TOML.
-    fn containerd_state_dir(&self, files: &EngineFiles) -> anyhow::Result<Option<String>> {
+    fn containerd_state_dir(&self, files: &EngineFiles) -> Result<Option<String>> {
         let text = match self.form {
             SetupForm::Whole => files.now.as_deref(),
             SetupForm::Template => None,
@@ -273,10 +274,8 @@ impl EngineSetup {
     }
 
     /// Containers have to be looked for then.
-    pub fn registers_runtime(&self, now: Option<&str>) -> anyhow::Result<bool> {
-        let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else {
-            return Ok(false);
-        };
+    pub fn registers_runtime(&self, now: Option<&str>) -> Result<bool> {
+        let Some(now) = now.filter(|now| now.contains(RUNTIME_NAME)) else { return Ok(false) };
         match self.engine {
             // Docker's, which Nomad asks for them.
             Engine::Nomad => Ok(false),
@@ -285,9 +284,10 @@ impl EngineSetup {
         }
     }
 
-    /// The setting by which another program made our runtime the engine's default, if one of the files does: a file of
-    /// ours and one that had no such setting before us are made as they were. A file that cannot be parsed is ignored,
-    /// since the engine cannot parse it either.
+    /// Returns the key by which another program made our runtime the default, if one of the files
+    /// does. Excludes files that we created, and those without such a key before our first change:
+    /// removing our settings restores them. Ignores a file that cannot be parsed, since the engine
+    /// cannot parse it either.
     pub fn default_setting(&self, files: &EngineFiles) -> Option<&'static str> {
         let key = match self.engine {
             Engine::Docker => docker::DEFAULT,
@@ -303,12 +303,11 @@ impl EngineSetup {
             None => now,
             Some(before) => now && before != NO_FILE && is_default(before),
         };
-        let other_files = files.other_files.iter();
-        let is_set = is_theirs || other_files.map(|other| &other.text).any(|text| is_default(text));
+        let is_set = is_theirs || files.other_files.iter().any(|other| is_default(&other.text));
         is_set.then_some(key)
     }
 
-    fn is_default_runtime(&self, text: &str) -> anyhow::Result<bool> {
+    fn is_default_runtime(&self, text: &str) -> Result<bool> {
         match self.engine {
             Engine::Docker => docker::is_default_runtime(text),
             Engine::Containerd if self.form == SetupForm::Template => Ok(false),
@@ -325,7 +324,7 @@ impl EngineSetup {
         &self,
         host: &Host,
         files: &EngineFiles,
-    ) -> anyhow::Result<Option<DefaultRuntime>> {
+    ) -> Result<Option<DefaultRuntime>> {
         let now = files.now.as_deref().unwrap_or_default();
         if self.engine == Engine::Nomad
             || self.form == SetupForm::Template
@@ -350,11 +349,10 @@ impl EngineSetup {
         }
     }
 
-    /// What to do so that the engine no longer knows us: the file as it was before us where nobody
-    /// changed it since, else the file without what is ours. Where containers have recorded the
-    /// runtime (`keep`), its entry and the backup stay until they are gone.
-    /// On an error the file has to stay as it is.
-    pub fn remove(&self, files: &EngineFiles, keep: KeptPart) -> anyhow::Result<FileDecision> {
+    /// Removes our settings: restores the original file if nobody changed it since, or else removes
+    /// only our entries. While containers have recorded the runtime (`keep`), its entry and the
+    /// backup stay. If this fails, the file must not be changed.
+    pub fn remove(&self, files: &EngineFiles, keep: KeptPart) -> Result<FileDecision> {
         let before = match files.before.as_deref() {
             None => OriginalText::Unknown,
             Some(NO_FILE) => OriginalText::Absent,
@@ -403,24 +401,22 @@ impl EngineSetup {
         before: OriginalText<'_>,
         other_files: &[RelatedFile],
     ) -> bool {
-        let combinations = [(false, false), (true, false), (false, true), (true, true)];
-        combinations.into_iter().any(|(set_default, nri)| {
+        for (set_default, nri) in [(false, false), (true, false), (false, true), (true, true)] {
             let setup = self.clone().with_default(set_default).with_nri(nri);
             let new_text = setup.configure_text(before.text(), other_files);
             let Some(configured) = new_text.ok().and_then(|new_text| new_text.text) else {
-                return false;
+                continue;
             };
             let unconfigured =
-                || setup.unconfigure(&configured, before, other_files, KeptPart::Runtime);
-            configured == now || unconfigured().is_ok_and(|text| text.as_deref() == Some(now))
-        })
+                setup.unconfigure(&configured, before, other_files, KeptPart::Runtime);
+            if configured == now || unconfigured.is_ok_and(|text| text.as_deref() == Some(now)) {
+                return true;
+            }
+        }
+        false
     }
 
-    fn configure_text(
-        &self,
-        old: Option<&str>,
-        other_files: &[RelatedFile],
-    ) -> anyhow::Result<NewText> {
+    fn configure_text(&self, old: Option<&str>, other_files: &[RelatedFile]) -> Result<NewText> {
         let new_text = self.configure_engine_text(old, other_files)?;
         if !self.nri {
             return Ok(new_text);
@@ -432,7 +428,7 @@ impl EngineSetup {
         })
     }
 
-    fn nri_switches(&self) -> anyhow::Result<&'static [nri::NriSwitch]> {
+    fn nri_switches(&self) -> Result<&'static [nri::NriSwitch]> {
         // Only containerd 2.2 and later have a file read at that place by themselves.
         let is_newest = self.file.as_path() == containerd_drop_in::FILE;
         match (self.engine, self.form) {
@@ -454,7 +450,7 @@ impl EngineSetup {
         &self,
         old: Option<&str>,
         other_files: &[RelatedFile],
-    ) -> anyhow::Result<NewText> {
+    ) -> Result<NewText> {
         let (file, default) = (&self.file, self.set_default);
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::configure(old, default, &self.flags),
@@ -472,7 +468,7 @@ impl EngineSetup {
     }
 
     /// Whether a text registers our runtime: everything else may be there without us.
-    fn has_our_runtime(&self, text: &str) -> anyhow::Result<bool> {
+    fn has_our_runtime(&self, text: &str) -> Result<bool> {
         match self.engine {
             Engine::Docker => docker::has_our_runtime(text),
             Engine::Containerd if self.form == SetupForm::Template => {
@@ -492,7 +488,7 @@ impl EngineSetup {
         before: OriginalText<'_>,
         other_files: &[RelatedFile],
         keep: KeptPart,
-    ) -> anyhow::Result<Option<String>> {
+    ) -> Result<Option<String>> {
         match (self.engine, self.form) {
             (Engine::Docker, _) => docker::unconfigure(now, before, keep),
             // Nothing but the runtime is in it.

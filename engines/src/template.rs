@@ -1,13 +1,13 @@
-//! The template from which k3s and RKE2 generate containerd's `config.toml`. It is a Go `text/template` and not TOML,
-//! so our block is added at the end and removed again.
+//! The template from which k3s and RKE2 generate containerd's `config.toml`. It is a Go
+//! `text/template` and not TOML, so our block is added at the end and removed again.
 //!
-//! `{{ template "base" . }}` inserts everything that k3s writes without a template. What the block may hold is bounded
-//! by that: a section that the base has cannot be opened a second time, so CDI and the default runtime are settings of
-//! k3s itself, and not configured here.
+//! `{{ template "base" . }}` inserts everything that k3s writes without a template. A section
+//! cannot be opened a second time, so our block cannot change the sections of the base: CDI and the
+//! default runtime are settings of k3s itself, and not configured here.
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::containerd::{CRI_2, CRI_3, RUNTIME_TYPE};
 use crate::files::{NewText, OriginalText};
@@ -44,11 +44,7 @@ fn runtime_block(file: &Path) -> String {
     )
 }
 
-pub(crate) fn configure(
-    file: &Path,
-    old: Option<&str>,
-    set_default: bool,
-) -> anyhow::Result<NewText> {
+pub(crate) fn configure(file: &Path, old: Option<&str>, set_default: bool) -> Result<NewText> {
     if set_default {
         bail!(
             "--set-default: a template cannot set it in addition to k3s's own; put \
@@ -71,10 +67,8 @@ pub(crate) fn configure(
 }
 
 /// The text above our block, the block, and the text below it. Without a block all text is above.
-fn split(text: &str) -> anyhow::Result<(&str, Option<&str>, &str)> {
-    let Some((above, rest)) = text.split_once(BEGIN) else {
-        return Ok((text, None, ""));
-    };
+fn split(text: &str) -> Result<(&str, Option<&str>, &str)> {
+    let Some((above, rest)) = text.split_once(BEGIN) else { return Ok((text, None, "")) };
     let (ours, below) = rest.split_once(END).context(CHANGED)?;
     Ok((above, Some(ours), below))
 }
@@ -89,11 +83,11 @@ fn find_foreign(text: &str) -> Option<&str> {
     })
 }
 
-pub(crate) fn has_our_runtime(text: &str) -> anyhow::Result<bool> {
+pub(crate) fn has_our_runtime(text: &str) -> Result<bool> {
     Ok(split(text)?.1.is_some())
 }
 
-pub(crate) fn unconfigure(now: &str, original: OriginalText<'_>) -> anyhow::Result<Option<String>> {
+pub(crate) fn unconfigure(now: &str, original: OriginalText<'_>) -> Result<Option<String>> {
     let (above, ours, below) = split(now)?;
     if ours.is_none() {
         return Ok(Some(now.to_owned()));

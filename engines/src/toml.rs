@@ -1,6 +1,6 @@
 //! A TOML document in which single keys are set and removed. Comments and order stay.
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value};
 
 use crate::files::RelatedFile;
@@ -12,7 +12,7 @@ pub(crate) fn read(text: &str) -> Result<DocumentMut, String> {
 }
 
 /// It is an error if serialising it would change it (toml_edit writes only line feeds).
-pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
+pub(crate) fn parse(text: &str) -> Result<DocumentMut> {
     let error = |error: toml_edit::TomlError| {
         let start = error.span().map_or(0, |span| span.start);
         let above = text.get(..start).unwrap_or_default();
@@ -27,7 +27,26 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<DocumentMut> {
     Ok(document)
 }
 
-pub(crate) fn parse_other(other: &RelatedFile) -> anyhow::Result<DocumentMut> {
+pub(crate) fn parse_all(texts: &[&str]) -> Result<Vec<DocumentMut>> {
+    texts.iter().map(|text| parse(text)).collect()
+}
+
+/// Parses other files of an engine. Fails if one of them registers our runtime, at this path.
+pub(crate) fn parse_others_without<'o>(
+    other_files: &'o [RelatedFile],
+    runtime: &[&str],
+) -> Result<Vec<(&'o RelatedFile, DocumentMut)>> {
+    let mut documents = Vec::new();
+    for other in other_files {
+        documents.push((other, parse_other(other)?));
+    }
+    match documents.iter().find(|(_, document)| get(document, runtime).is_some()) {
+        Some((other, _)) => Err(other.registered_error()),
+        None => Ok(documents),
+    }
+}
+
+pub(crate) fn parse_other(other: &RelatedFile) -> Result<DocumentMut> {
     parse(&other.text).with_context(|| other.describe())
 }
 
@@ -124,8 +143,8 @@ pub(crate) fn set_comment(table: &mut Table, key: &str, new: impl FnOnce(&str) -
     let key = spelled(table, None, key);
     if let Some(value) = table.get_mut(&key).and_then(Item::as_value_mut) {
         let old = value.decor().suffix().and_then(|suffix| suffix.as_str());
-        let new = new(old.unwrap_or_default());
-        value.decor_mut().set_suffix(new);
+        let comment = new(old.unwrap_or_default());
+        value.decor_mut().set_suffix(comment);
     }
 }
 
@@ -155,7 +174,7 @@ pub(crate) fn indent_key(table: &mut Table, key: &str, indent: &str) {
 pub(crate) fn get_or_create_section<'a>(
     mut table: &'a mut Table,
     path: &[&str],
-) -> anyhow::Result<&'a mut Table> {
+) -> Result<&'a mut Table> {
     for (depth, (section, key)) in with_sections(path).enumerate() {
         let key = spelled(table, section, key);
         let item = table.entry(&key).or_insert_with(|| {
@@ -173,9 +192,7 @@ pub(crate) fn get_or_create_section<'a>(
 
 /// Whether it existed.
 pub(crate) fn remove(table: &mut Table, path: &[&str]) -> bool {
-    let Some((key, parents)) = path.split_last() else {
-        return false;
-    };
+    let Some((key, parents)) = path.split_last() else { return false };
     let mut parent: &mut dyn TableLike = table;
     for (section, key) in with_sections(parents) {
         let key = spelled(parent, section, key);
@@ -199,39 +216,36 @@ pub(crate) fn remove_section(document: &mut DocumentMut, path: &[&str]) {
 
 /// Moves the comments above a section that is no longer printed to the next section, or to the end.
 fn move_comments(document: &mut DocumentMut, section: &Table) {
-    let above = section.decor().prefix().and_then(|prefix| prefix.as_str());
-    let comments = above.unwrap_or_default().trim_end();
-    let Some(position) = section.position().filter(|_| comments.contains('#')) else {
-        return;
-    };
+    let comments = text_above(section).trim_end();
+    let Some(position) = section.position().filter(|_| comments.contains('#')) else { return };
     match next_position(document, position).and_then(|next| table_at(document, next)) {
         Some(next) => {
-            let prefix = next.decor().prefix().and_then(|prefix| prefix.as_str());
-            let prefix = format!("{comments}\n{}", prefix.unwrap_or_default());
+            let prefix = format!("{comments}\n{}", text_above(next));
             next.decor_mut().set_prefix(prefix);
         }
         None => {
             let trailing = document.trailing().as_str().unwrap_or_default();
-            let trailing = format!("{comments}\n{trailing}");
-            document.set_trailing(trailing);
+            document.set_trailing(format!("{comments}\n{trailing}"));
         }
     }
 }
 
+/// Returns the comments and empty lines above a section's heading.
+fn text_above(section: &Table) -> &str {
+    section.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default()
+}
+
 fn next_position(table: &Table, position: isize) -> Option<isize> {
-    let positions = table.iter().filter_map(|(_, item)| item.as_table()).flat_map(|table| {
-        table
-            .position()
-            .filter(|own| *own > position)
-            .into_iter()
-            .chain(next_position(table, position))
-    });
-    positions.min()
+    let below = table.iter().filter_map(|(_, item)| item.as_table());
+    below
+        .flat_map(|table| [table.position(), next_position(table, position)])
+        .flatten()
+        .filter(|own| *own > position)
+        .min()
 }
 
 fn table_at(table: &mut Table, position: isize) -> Option<&mut Table> {
-    let below = table.iter_mut().filter_map(|(_, item)| item.as_table_mut());
-    for table in below {
+    for table in table.iter_mut().filter_map(|(_, item)| item.as_table_mut()) {
         if table.position() == Some(position) {
             return Some(table);
         }
@@ -269,26 +283,27 @@ pub(crate) fn remove_value(document: &mut DocumentMut, path: &[&str], before: Op
 
 /// Hides the heading of a section in which only sections are left, if it had none before.
 pub(crate) fn hide_heading(document: &mut DocumentMut, path: &[&str], before: Option<&Table>) {
-    let was_open = before.is_some_and(|before| {
-        let section = get(before, path).and_then(Item::as_table);
-        section.is_some_and(|section| !section.is_implicit())
-    });
-    let table = get(document, path).and_then(Item::as_table).cloned();
+    let was_open = before
+        .and_then(|before| get(before, path)?.as_table())
+        .is_some_and(|section| !section.is_implicit());
+    let Some(section) = get(document, path).and_then(Item::as_table).cloned() else { return };
     // A comment in a file of the operator's may be about the heading.
-    let has_comment = |table: &Table| {
-        let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str());
-        before.is_some() && prefix.is_some_and(|prefix| prefix.contains('#'))
-    };
-    let is_bare =
-        |table: &Table| table.iter().all(|(_, item)| item.is_table()) && !has_comment(table);
-    let Some(hidden) = table.filter(|table| !was_open && !table.is_implicit() && is_bare(table))
-    else {
+    let has_comment = before.is_some() && text_above(&section).contains('#');
+    let has_values = section.iter().any(|(_, item)| !item.is_table());
+    if was_open || section.is_implicit() || has_comment || has_values {
         return;
-    };
-    if let Ok(table) = get_or_create_section(document, path) {
-        table.set_implicit(true);
-        move_comments(document, &hidden);
     }
+    if let Ok(hidden) = get_or_create_section(document, path) {
+        hidden.set_implicit(true);
+        move_comments(document, &section);
+    }
+}
+
+/// Renders a drop-in without our entries and header. Returns `None` if we created it and nothing is left.
+pub(crate) fn render_remaining(document: &DocumentMut, now: &str, header: &str) -> Option<String> {
+    let text = render(document, now).replacen(header, "", 1);
+    let has_content = !document.is_empty() || text.contains('#');
+    (has_content || !now.contains(header)).then_some(text)
 }
 
 pub(crate) fn strings(item: Option<&Item>) -> impl Iterator<Item = &str> {
@@ -309,10 +324,7 @@ pub(crate) fn add_text(array: &mut Array, text: &str) {
 }
 
 /// Created if necessary.
-pub(crate) fn get_or_create_array<'a>(
-    table: &'a mut Table,
-    key: &str,
-) -> anyhow::Result<&'a mut Array> {
+pub(crate) fn get_or_create_array<'a>(table: &'a mut Table, key: &str) -> Result<&'a mut Array> {
     let spelled = spelled(table, None, key);
     let item = table.entry(&spelled).or_insert_with(|| toml_edit::value(Array::new()));
     item.as_array_mut().ok_or_else(|| wrong_form_error(key, "an array"))

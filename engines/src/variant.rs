@@ -1,24 +1,22 @@
-//! Engines whose files stand elsewhere than usual: how each is restarted, and where its containers are.
+//! Engines whose files are in other directories than usual: how to restart each, and where its
+//! containers are.
 //!
-//! k3s and RKE2 write containerd's `config.toml` again at each start, from a template beside it if there is one (k3s,
-//! `pkg/agent/containerd/config.go`); so does MicroK8s from `containerd-template.toml`
-//! (`microk8s-resources/default-args`). Rootless docker keeps its files in the user's home.
+//! k3s and RKE2 write containerd's `config.toml` again at each start, from a template in the same
+//! directory if there is one (k3s, `pkg/agent/containerd/config.go`). MicroK8s does the same with
+//! `containerd-template.toml` (`microk8s-resources/default-args`). Rootless docker keeps its files
+//! in the user's home.
 
 use std::path::{Path, PathBuf};
 
 use crate::kind::EngineKind;
 use crate::kubernetes::{MICROK8S_TEMPLATE, read_format};
-use crate::settings::{CONTAINERD_2, K3S_TEMPLATES};
+use crate::settings::{CONTAINERD_2, CONTAINERD_STATES, K3S_TEMPLATES};
 
-/// Below the data directory of k3s and RKE2, `/var/lib/rancher/…` unless said otherwise.
+/// The directory of containerd's files below the data directory of k3s and RKE2, by default
+/// `/var/lib/rancher/k3s` and `/var/lib/rancher/rke2`.
 const RANCHER: &str = "agent/etc/containerd";
-/// The state of both (k3s, `pkg/agent/config/config.go`).
-const RANCHER_STATE: &str = "/run/k3s/containerd";
 const MICROK8S: &str = "/var/snap/microk8s";
-/// The state of MicroK8s (`microk8s-resources/default-args/containerd`).
-const MICROK8S_STATE: &str = "/var/snap/microk8s/common/run/containerd";
 const K0S: &str = "/etc/k0s";
-const K0S_STATE: &str = "/run/k0s/containerd";
 const DOCKER_SNAP: &str = "/var/snap/docker";
 const DOCKER_SNAP_DATA: &str = "/var/snap/docker/common/var-lib-docker";
 /// Below the home of a user of rootless docker.
@@ -81,10 +79,11 @@ impl EngineVariant {
     }
 
     pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
+        let [_, rancher, k0s, microk8s] = CONTAINERD_STATES;
         match self {
-            EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(RANCHER_STATE),
-            EngineVariant::K0s => PathBuf::from(K0S_STATE),
-            EngineVariant::MicroK8s => PathBuf::from(MICROK8S_STATE),
+            EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(rancher),
+            EngineVariant::K0s => PathBuf::from(k0s),
+            EngineVariant::MicroK8s => PathBuf::from(microk8s),
             EngineVariant::DockerSnap => PathBuf::from(DOCKER_SNAP_DATA),
             EngineVariant::RootlessDocker => file
                 .ancestors()

@@ -60,8 +60,10 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
 /// It cannot contain a path with white space.
 fn device_table(tree: &CapturedTree) -> String {
     let mut table = "# path type major minor mode uid gid\n".to_owned();
-    let speakable = |path: &Path| !path.to_string_lossy().contains(char::is_whitespace);
-    for (path, node) in tree.nodes.iter().filter(|(path, _)| speakable(path)) {
+    for (path, node) in &tree.nodes {
+        if path.to_string_lossy().contains(char::is_whitespace) {
+            continue;
+        }
         let _ = writeln!(
             table,
             "{} {} {} {} {:04o} 0 0",

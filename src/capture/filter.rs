@@ -60,16 +60,19 @@ fn lines_with(text: &str, prefixes: &[&str]) -> String {
 }
 
 fn hugetlbfs_mounts(table: &[u8]) -> Vec<u8> {
-    let lines = table.split(|byte| *byte == b'\n').filter_map(parse_mounts_line);
-    let lines = lines.filter(|mount| mount.fs_type == b"hugetlbfs").map(|mount| {
+    let mut lines = Vec::new();
+    for mount in table.split(|byte| *byte == b'\n').filter_map(parse_mounts_line) {
+        if mount.fs_type != b"hugetlbfs" {
+            continue;
+        }
         let mut options = mount.options.split(|byte| *byte == b',');
         let size = options
             .find(|option| option.starts_with(b"pagesize="))
             .map(|size| [b",", size].concat())
             .unwrap_or_default();
-        [b"hugetlbfs ", mount.point, b" hugetlbfs rw", &size, b" 0 0\n"].concat()
-    });
-    lines.collect::<Vec<Vec<u8>>>().concat()
+        lines.extend([b"hugetlbfs ", mount.point, b" hugetlbfs rw", &size, b" 0 0\n"].concat());
+    }
+    lines
 }
 
 /// A profile with its line numbers preserved, since refusals mention them.

@@ -174,9 +174,7 @@ impl Masker {
     }
 
     fn mask_part(&self, part: AddressPart, bytes: &[u8]) -> Vec<u8> {
-        let Some(identity) = part.identity(bytes) else {
-            return bytes.to_vec();
-        };
+        let Some(identity) = part.identity(bytes) else { return bytes.to_vec() };
         let number = self.numbers.get(&identity).copied().unwrap_or_default();
         let [high, d, e, f] = number.to_be_bytes();
         match (part, bytes) {
@@ -298,8 +296,8 @@ fn parse_groups(text: &[u8], shape: &AddressShape) -> Option<(Vec<u8>, usize)> {
 
 /// Other bytes in the shape of an address.
 fn format_like(bytes: &[u8], address: &str) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut digits = digits.chars();
+    let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut digits = hexadecimal.chars();
     address
         .chars()
         .filter_map(|letter| match letter.is_ascii_hexdigit() {

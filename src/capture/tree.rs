@@ -83,9 +83,7 @@ impl Collector<'_> {
         if recorded.node.is_some() && !followed {
             return;
         }
-        let Some(real_path) = self.walk(path, followed) else {
-            return;
-        };
+        let Some(real_path) = self.walk(path, followed) else { return };
         match recorded.entry {
             Some(EntryKind::File { executable }) => {
                 self.insert_file(&real_path, Vec::new(), executable);
@@ -198,8 +196,9 @@ impl Collector<'_> {
     }
 
     fn insert_stub(&mut self, path: &Path, real_path: &Path) {
-        let filled = |entry: &CapturedEntry| matches!(entry, CapturedEntry::File { content, .. } if !content.is_empty());
-        if self.tree.entries.get(real_path).is_some_and(filled) {
+        if let Some(CapturedEntry::File { content, .. }) = self.tree.entries.get(real_path)
+            && !content.is_empty()
+        {
             return;
         }
         let original = self.host.bytes(path, MAX_LIBRARY_BYTES).ok().flatten().unwrap_or_default();
@@ -255,18 +254,17 @@ fn mask_tree(tree: &CapturedTree) -> CapturedTree {
         }
     }
     masker.assign_masks();
-    let entries = tree.entries.iter();
-    let nodes = tree.nodes.iter();
-    let left_out = tree.left_out.iter();
     CapturedTree {
-        entries: entries
+        entries: tree
+            .entries
+            .iter()
             .map(|(path, entry)| {
                 let vpd = is_vpd(path).then_some(&uuids);
                 (masker.mask_path(path), mask_entry(&masker, vpd, entry))
             })
             .collect(),
-        nodes: nodes.map(|(path, node)| (masker.mask_path(path), *node)).collect(),
-        left_out: left_out.map(|path| masker.mask_path(path)).collect(),
+        nodes: tree.nodes.iter().map(|(path, node)| (masker.mask_path(path), *node)).collect(),
+        left_out: tree.left_out.iter().map(|path| masker.mask_path(path)).collect(),
     }
 }
 

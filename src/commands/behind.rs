@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use onload_core::config::CONFIG_PATH;
 use onload_engines::oci_runtime::find_runtime_behind;
 use onload_hooks::entry::wrapper::configured_runtime;
@@ -15,7 +15,7 @@ use onload_sys::fs::regular;
 use onload_sys::text::format_count;
 
 use crate::cli::GlobalArgs;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
 /// Bytes of a configuration; the file that comes with the package has some thousand.
@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 type RuntimeCounts = BTreeMap<PathBuf, usize>;
 
-pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> CommandResult {
     let host = Host::open(&global.host_root)?;
     let counts = count_by_runtime(&host)?;
     let (present, missing) = sort(&host, counts)?;
@@ -63,11 +63,11 @@ fn pronoun(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
+fn count_by_runtime(host: &Host) -> Result<RuntimeCounts> {
     let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
     let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
-        // A file that vanishes meanwhile belongs to a container that has exited.
+        // If the file has vanished since it was listed, its container has exited.
         let target = host.link(&dir.join(name))?;
         let record =
             target.and_then(|target| RuntimeRecord::parse(target.as_os_str().as_encoded_bytes()));
@@ -78,7 +78,7 @@ fn count_by_runtime(host: &Host) -> anyhow::Result<RuntimeCounts> {
     Ok(counts)
 }
 
-fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, RuntimeCounts)> {
+fn sort(host: &Host, counts: RuntimeCounts) -> Result<(RuntimeCounts, RuntimeCounts)> {
     let (mut present, mut missing) = (RuntimeCounts::new(), RuntimeCounts::new());
     for (runtime, count) in counts {
         let side = match host.entry(&runtime)? {
@@ -91,7 +91,7 @@ fn sort(host: &Host, counts: RuntimeCounts) -> anyhow::Result<(RuntimeCounts, Ru
 }
 
 /// The runtime that the wrapper starts for new containers.
-fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+fn read_configured_runtime(host: &Host, file: Option<&Path>) -> Result<PathBuf> {
     let named = read_named_runtime(host, file)?;
     find_runtime_behind(host, &named)?
         .context("looking for the OCI runtime behind onload-container-runtime: none is installed")
@@ -99,7 +99,7 @@ fn read_configured_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<P
 
 /// The runtime that the configuration names, whatever else is wrong with it: the wrapper reads it so. Empty if it names
 /// none.
-pub(super) fn read_named_runtime(host: &Host, file: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub(super) fn read_named_runtime(host: &Host, file: Option<&Path>) -> Result<PathBuf> {
     let config_path =
         file.map_or_else(|| host.outside_path(Path::new(CONFIG_PATH)), Path::to_owned);
     let bytes = match file {

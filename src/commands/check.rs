@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::drift::{Drift, DriftInput, find_drift};
@@ -14,15 +14,11 @@ use serde_json::json;
 use super::generate::{directory_path, find_directory, read_existing};
 use super::{discover_host, open_host, unread_reasons};
 use crate::cli::{CheckArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_paragraph;
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &CheckArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &CheckArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let directory = find_directory(&host, args.output_dir.as_deref())?;
     let path = directory_path(&host, args.output_dir.as_deref());
@@ -87,7 +83,7 @@ fn refuse_undecided(
     plan: &SpecPlan,
     kinds: &[Class],
     directory: &Path,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let reasons = unread_reasons(inventory, |class| kinds.contains(class));
     if reasons.is_empty() {
         return Ok(());

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
 use onload_core::onload::RUNTIMES;
 use onload_engines::allow;
@@ -30,16 +30,12 @@ use super::restart::{EngineService, ReloadMethod};
 use super::{open_traced_host, print_diff, process, unchanged_message};
 use crate::cli::{ConfigureArgs, GlobalArgs};
 use crate::config_file::{self, CONFIG_DIR, ConfigDir, ConfigFile};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::{Printer, escape_controls};
 
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ConfigureArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> CommandResult {
     let host = open_traced_host(global)?;
     refuse(&host, global, args)?;
     let setups = find_setups(&host, global, args, &EngineRecord::read(&host)?, printer)?;
@@ -49,7 +45,7 @@ pub fn run(
     let files = setups
         .into_iter()
         .map(|setup| EngineFile::open(&host, setup, args.file.is_some()))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+        .collect::<Result<Vec<_>>>()?;
     for file in files.iter().filter(|_| !args.remove) {
         file.check_engine(&host, args.dry_run, printer)?;
     }
@@ -57,7 +53,7 @@ pub fn run(
     let is_nowhere = files.iter().all(EngineFile::has_no_directory);
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
-    // Another run may have changed it before this one had the lock.
+    // The record may have changed before this run had the lock.
     let mut record = EngineRecord::read(&host)?;
     let (mut files, failed) = decide_files(files, &host, args, printer)?;
     if args.set_default && !args.remove && args.runtime != Engine::Nomad {
@@ -138,7 +134,7 @@ fn decide_files(
     host: &Host,
     args: &ConfigureArgs,
     printer: &mut Printer,
-) -> anyhow::Result<(Vec<DecidedFile>, Vec<FailedFile>)> {
+) -> Result<(Vec<DecidedFile>, Vec<FailedFile>)> {
     let is_only = files.len() == 1;
     let (mut decided, mut failed) = (Vec::new(), Vec::new());
     for file in files {
@@ -152,11 +148,7 @@ fn decide_files(
     Ok((decided, failed))
 }
 
-fn show(
-    files: &[DecidedFile],
-    policy: Option<&PolicyFile>,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn show(files: &[DecidedFile], policy: Option<&PolicyFile>, printer: &mut Printer) -> Result<()> {
     for file in files {
         file.show(printer)?;
     }
@@ -175,7 +167,7 @@ fn apply_files(
     has_cdi: bool,
     service: Option<&EngineService>,
     printer: &mut Printer,
-) -> anyhow::Result<bool> {
+) -> Result<bool> {
     let method = if files.iter().any(|file| file.needs_restart(has_cdi)) {
         ReloadMethod::Restart
     } else {
@@ -212,15 +204,13 @@ fn reload_unread(
     engine: Engine,
     service: Option<&EngineService>,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let (_, checks) = check_host(global, printer)?;
     let mut unread = checks_named(&checks, "engine-restarted").filter(|check| {
         let finding = &check.finding;
         finding.subject.as_deref() == Some(engine.name()) && finding.verdict.is_problem()
     });
-    let Some(check) = unread.next() else {
-        return Ok(());
-    };
+    let Some(check) = unread.next() else { return Ok(()) };
     let advice = format_finding(check);
     // A restart does not make known what is not.
     let service = service.filter(|_| check.finding.verdict != CheckVerdict::Unknown);
@@ -236,7 +226,7 @@ fn reload_unread(
     reload_engine(service, method, &[], printer)
 }
 
-fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Result<()> {
+fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> Result<()> {
     let engine = args.runtime.name();
     if args.restart && !host.is_running() {
         bail!(
@@ -268,7 +258,7 @@ fn refuse(host: &Host, global: &GlobalArgs, args: &ConfigureArgs) -> anyhow::Res
 }
 
 /// Fails if it is unknown whether the engine's usual service reads the file.
-fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> anyhow::Result<()> {
+fn refuse_restart(args: &ConfigureArgs, setups: &[EngineSetup]) -> Result<()> {
     let Some(setup) = setups
         .iter()
         .find(|setup| args.file.is_some() || setup.is_bundled())
@@ -290,7 +280,7 @@ fn check_default(
     global: &GlobalArgs,
     engine: Engine,
     file: &DecidedFile,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let config = host.outside_path(Path::new(CONFIG_PATH));
     let config = global.config.as_deref().unwrap_or(&config).display();
     let named = read_named_runtime(host, global.config.as_deref())?;
@@ -352,10 +342,8 @@ fn check_default(
 }
 
 /// Finds a program that may be given by its bare name.
-fn find_program(host: &Host, program: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
-    let Some(program) = program else {
-        return Ok(None);
-    };
+fn find_program(host: &Host, program: Option<&Path>) -> Result<Option<PathBuf>> {
+    let Some(program) = program else { return Ok(None) };
     for directory in PROGRAM_DIRS {
         // A program with an absolute path is not changed.
         let path = Path::new(directory).join(program);
@@ -374,7 +362,7 @@ fn find_setups(
     args: &ConfigureArgs,
     record: &EngineRecord,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<EngineSetup>> {
+) -> Result<Vec<EngineSetup>> {
     let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
     let show_unit = |unit: &str| process::show_unit(host, unit);
     let bundled = match args.runtime {
@@ -444,7 +432,7 @@ fn find_setups(
 }
 
 /// Whether a file or its backup shows that we changed it.
-fn has_trace(host: &Host, file: &Path) -> anyhow::Result<bool> {
+fn has_trace(host: &Host, file: &Path) -> Result<bool> {
     let backup = file.with_file_name(config_file::backup_name(file));
     Ok(EngineSetup::has_trace(&EngineFiles {
         now: host.text(file).ok().flatten(),
@@ -454,7 +442,7 @@ fn has_trace(host: &Host, file: &Path) -> anyhow::Result<bool> {
 }
 
 /// The only distribution of Kubernetes on a host.
-fn choose_bundled(bundled: &[BundledContainerd]) -> anyhow::Result<&BundledContainerd> {
+fn choose_bundled(bundled: &[BundledContainerd]) -> Result<&BundledContainerd> {
     let [only] = bundled else {
         let names = bundled.iter().map(|bundled| bundled.kind.name()).collect::<Vec<_>>();
         bail!("{} are installed; name the file of one with --file", names.join(" and "));
@@ -468,13 +456,14 @@ fn engine_version(host: &Host, args: &ConfigureArgs) -> Option<EngineVersion> {
     if args.remove || args.file.is_some() {
         return None;
     }
-    let version_of = |program: &Path| process::read_version(host, program);
-    // It decides what is advised, and no file.
-    find_installed(host, args.runtime.kind(), &version_of).ok()??.1
+    // An error is ignored, since the version decides only what is advised.
+    find_installed(host, args.runtime.kind(), &|program| process::read_version(host, program))
+        .ok()??
+        .1
 }
 
 /// A user who names a file cannot take the host's locks and does not need them.
-fn lock(host: &Host, args: &ConfigureArgs) -> anyhow::Result<Option<Lock>> {
+fn lock(host: &Host, args: &ConfigureArgs) -> Result<Option<Lock>> {
     let is_user = host.is_running() && !geteuid().is_root();
     Ok(if args.file.is_some() && is_user {
         config_file::lock_as_user(host)?
@@ -498,7 +487,7 @@ impl PolicyFile {
         global: &GlobalArgs,
         args: &ConfigureArgs,
         printer: &mut Printer,
-    ) -> anyhow::Result<Option<Self>> {
+    ) -> Result<Option<Self>> {
         if args.allow.is_empty() {
             return Ok(None);
         }
@@ -536,7 +525,7 @@ impl PolicyFile {
         self.file.as_ref().map(|file| file.text.as_str())
     }
 
-    fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
+    fn show(&self, printer: &mut Printer) -> Result<()> {
         match self.edited.as_deref() {
             Some(new) => print_diff(&self.path, self.text(), Some(new), printer)?,
             None => printer.note(unchanged_message(&self.path)),
@@ -544,10 +533,8 @@ impl PolicyFile {
         Ok(())
     }
 
-    fn write(mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<()> {
-        let Some(text) = &self.edited else {
-            return Ok(());
-        };
+    fn write(mut self, host: &Host, printer: &mut Printer) -> Result<()> {
+        let Some(text) = &self.edited else { return Ok(()) };
         let directory = match self.directory.take() {
             Some(directory) => directory,
             None => ConfigDir::of_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
@@ -558,7 +545,7 @@ impl PolicyFile {
     }
 }
 
-fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {
+fn open_given(path: &Path) -> Result<ConfigDir> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let open = rustix::fs::open(parent, flags, rustix::fs::Mode::empty())
@@ -566,7 +553,7 @@ fn open_given(path: &Path) -> anyhow::Result<ConfigDir> {
     Ok(ConfigDir::new(parent.to_owned(), open))
 }
 
-fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> anyhow::Result<()> {
+fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> Result<()> {
     let needed = match engine {
         Engine::Nomad => Engine::Docker.file(),
         _ => Path::new(RUNTIME_PATH),
@@ -595,7 +582,7 @@ fn print_reload_command(
     setup: &EngineSetup,
     method: ReloadMethod,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let name = setup.engine.name();
     let by_init = |command: &str| init_command(host, command);
     let reload = setup.reload_command().map(by_init).transpose()?;
@@ -619,7 +606,7 @@ fn print_reload_command(
 }
 
 /// A command to systemd as the host's own init system takes it: OpenRC's, where there is no systemctl.
-fn init_command(host: &Host, command: &str) -> anyhow::Result<String> {
+fn init_command(host: &Host, command: &str) -> Result<String> {
     let exists = |program| host.entry(Path::new(program)).map(|entry| entry.is_some());
     let is_openrc = exists("/sbin/rc-service")? && !exists("/usr/bin/systemctl")?;
     Ok(match command.split(' ').collect::<Vec<_>>()[..] {
@@ -636,7 +623,7 @@ fn reload_engine(
     method: ReloadMethod,
     files: &[DecidedFile],
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let name = service.name;
     if method == ReloadMethod::Reload && !service.before.is_active {
         printer.note(format_args!("{name} is not running: it reads the file at its start"));

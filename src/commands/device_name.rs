@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use onload_cdi::{NameError, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::request::PREFIX;
@@ -18,11 +18,11 @@ pub(super) fn strip_vendor(word: &str) -> &str {
 pub(super) fn parse_qualified_names(
     words: &[String],
     registry: &Registry,
-) -> anyhow::Result<Vec<QualifiedName>> {
+) -> Result<Vec<QualifiedName>> {
     words.iter().map(|word| parse_qualified_name(word, registry)).collect()
 }
 
-fn parse_qualified_name(word: &str, registry: &Registry) -> anyhow::Result<QualifiedName> {
+fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName> {
     let class = word.split_once('=').and_then(|(class, _)| class.parse::<Class>().ok());
     let qualified = match class {
         Some(_) => format!("{PREFIX}{}", strip_vendor(word)),
@@ -54,7 +54,7 @@ fn is_short_address(text: &str) -> bool {
 pub(super) fn complete_address<'n>(
     address: &str,
     known: impl Iterator<Item = &'n str>,
-) -> anyhow::Result<Option<&'n str>> {
+) -> Result<Option<&'n str>> {
     if !is_short_address(address) {
         return Ok(None);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::boot;
@@ -36,15 +36,11 @@ use super::{open_host, require_nic, warn_of_unread};
 use crate::capture::tree::collect;
 use crate::capture::{CapturedTree, pack};
 use crate::cli::{DiscoverArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_entry, format_labelled, format_paragraph, format_part, format_table};
 use crate::printer::{DIM, GOOD, HEADING, Printer, WARNING, escape_controls};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &DiscoverArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &DiscoverArgs, printer: &mut Printer) -> CommandResult {
     let (mut host, config) = open_host(global)?;
     if let Some(path) = &args.capture {
         check_capture_name(path)?;
@@ -128,11 +124,7 @@ fn pools_left_out_reason(
     newest.and_then(PoolSet::left_out_reason)
 }
 
-fn print_json(
-    inventory: &Inventory,
-    pools: &[PoolView<'_>],
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn print_json(inventory: &Inventory, pools: &[PoolView<'_>], printer: &mut Printer) -> Result<()> {
     #[derive(Serialize)]
     struct DiscoverOutput<'a> {
         #[serde(flatten)]
@@ -145,7 +137,7 @@ fn print_json(
 }
 
 /// A name that promises another format would mislead its reader.
-fn check_capture_name(path: &Path) -> anyhow::Result<()> {
+fn check_capture_name(path: &Path) -> Result<()> {
     const OTHER_FORMATS: [&str; 6] = ["tar", "gz", "tgz", "xz", "bz2", "zip"];
     let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
     if OTHER_FORMATS.contains(&extension) {
@@ -163,7 +155,7 @@ fn write_capture(
     tree: &CapturedTree,
     open: bool,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let archive = pack(tree).with_context(|| format!("packing {}", path.display()))?;
     write_file(path, &archive)?;
     for omitted in &tree.left_out {
@@ -251,7 +243,7 @@ fn format_vf_parent(parent: PciAddress) -> String {
 }
 
 /// Prints what the host has: Onload, TCPDirect and the devices of each NUMA node.
-pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> Result<()> {
     let columns = printer.columns();
     print_products(inventory, printer)?;
     for ((_, node), rows) in rows_by_node(inventory) {
@@ -271,7 +263,7 @@ fn print_tables(
     pools: &[PoolView<'_>],
     explain: bool,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let columns = printer.columns();
     print_devices(inventory, printer)?;
     print_pools("\n", pools, printer)?;
@@ -282,7 +274,7 @@ fn print_tables(
     print_not_offered(inventory, explain, printer)
 }
 
-fn print_products(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_products(inventory: &Inventory, printer: &mut Printer) -> Result<()> {
     match &inventory.onload {
         Some(onload) => print_onload(onload, printer)?,
         None => printer.print(format_labelled("Onload", "not installed", printer.columns()))?,
@@ -320,7 +312,7 @@ fn tcpdirect_reason(inventory: &Inventory) -> String {
     }
 }
 
-fn print_onload(onload: &Onload, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_onload(onload: &Onload, printer: &mut Printer) -> Result<()> {
     let availability = match &onload.obstacle {
         None => format!("{GOOD}offered{GOOD:#}"),
         Some(reason) => format!("{WARNING}not offered{WARNING:#}: {}", escape_controls(reason)),
@@ -494,9 +486,10 @@ fn netdev_row(netdev: &Netdev) -> DeviceRow {
 fn clock_row(class: &'static str, clock: &Clock) -> DeviceRow {
     let nic = clock.nic.as_ref();
     // Some drivers name a clock after the hardware address of its interface.
-    let is_address =
-        |name: &String| name.len() == 12 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let clock_name = clock.clock_name.clone().filter(|name| !is_address(name));
+    let clock_name = clock
+        .clock_name
+        .clone()
+        .filter(|name| name.len() != 12 || !name.bytes().all(|byte| byte.is_ascii_hexdigit()));
     let details = [clock_name, nic.map(|nic| format!("clock of {nic}"))];
     new_row(clock.numa_node, class, &clock.name, clock.pci_address, details)
 }
@@ -507,11 +500,7 @@ fn gdrcopy_row(gdrcopy: &Gdrcopy) -> DeviceRow {
     new_row(None, "gdrcopy", gdrcopy.name, None, [details])
 }
 
-fn print_not_offered(
-    inventory: &Inventory,
-    explain: bool,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn print_not_offered(inventory: &Inventory, explain: bool, printer: &mut Printer) -> Result<()> {
     let (entries, columns) = (&inventory.not_offered, printer.columns());
     if entries.is_empty() {
         return Ok(());

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anstyle::Style;
+use anyhow::Result;
 use onload_cdi::Registry;
 use onload_core::config::CONFIG_PATH;
 use onload_host::devices::inventory::Inventory;
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use super::{open_traced_host, process, resolve_spec_dirs};
 use crate::cli::{DoctorArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
@@ -23,11 +24,7 @@ const WORD: usize = 7;
 const WORST_FIRST: [CheckVerdict; 3] =
     [CheckVerdict::Fail, CheckVerdict::Unknown, CheckVerdict::Warn];
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &DoctorArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &DoctorArgs, printer: &mut Printer) -> CommandResult {
     let (_, mut checks) = check_host(global, printer)?;
     if !args.check.is_empty() {
         checks.retain(|check| args.check.iter().any(|name| name == check.name));
@@ -54,7 +51,7 @@ pub fn run(
 pub(super) fn check_host(
     global: &GlobalArgs,
     printer: &mut Printer,
-) -> anyhow::Result<(Inventory, Vec<Check>)> {
+) -> Result<(Inventory, Vec<Check>)> {
     let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     printer.progress("reading this host");
@@ -126,7 +123,7 @@ fn print(
     only_problems: bool,
     verbose: bool,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let mut problems: Vec<&Check> =
         checks.iter().filter(|check| check.finding.verdict.is_problem()).collect();
     problems.sort_by_key(|check| WORST_FIRST.iter().position(|v| *v == check.finding.verdict));
@@ -153,7 +150,7 @@ fn print(
     Ok(())
 }
 
-fn print_passed(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_passed(checks: &[Check], verbose: bool, printer: &mut Printer) -> Result<()> {
     let mut family: Option<CheckFamily> = None;
     for check in checks.iter().filter(|check| check.finding.verdict == CheckVerdict::Pass) {
         if family.replace(check.family) != Some(check.family) {
@@ -164,7 +161,7 @@ fn print_passed(checks: &[Check], verbose: bool, printer: &mut Printer) -> anyho
     Ok(())
 }
 
-fn print_skipped(checks: &[Check], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_skipped(checks: &[Check], printer: &mut Printer) -> Result<()> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for check in checks.iter().filter(|check| check.finding.verdict == CheckVerdict::Skipped) {
         let reason = check.finding.finding.as_str();
@@ -184,7 +181,7 @@ fn print_skipped(checks: &[Check], printer: &mut Printer) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_check(check: &Check, verbose: bool, printer: &mut Printer) -> Result<()> {
     let (finding, columns) = (&check.finding, printer.columns());
     let style = style(finding.verdict);
     let word = finding.verdict.as_str();

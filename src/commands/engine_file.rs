@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_engines::files::{
     EngineFileAction, EngineFiles, FileDecision, KeptPart, RelatedFile, RelatedFiles,
 };
@@ -38,7 +38,7 @@ pub(super) struct DecidedFile {
 impl EngineFile {
     /// A file named by the user may be anywhere, so it must be protected from replacement by users other than root and
     /// the caller.
-    pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> Result<Self> {
         let parent = setup.file.parent().unwrap_or(Path::new("/"));
         let directory = if is_named || !setup.is_usual() {
             open_trusted_directory(host, parent).with_context(|| {
@@ -71,7 +71,7 @@ impl EngineFile {
         backup_name(&self.setup.file)
     }
 
-    fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> anyhow::Result<()> {
+    fn read(&mut self, host: &Host, is_removed: bool, printer: &mut Printer) -> Result<()> {
         if let Some(directory) = &self.directory {
             self.config_file = directory.read(self.name())?;
             if self.config_file.is_some() {
@@ -103,7 +103,7 @@ impl EngineFile {
         host: &Host,
         is_dry_run: bool,
         printer: &mut Printer,
-    ) -> anyhow::Result<()> {
+    ) -> Result<()> {
         if self.is_named || self.setup.is_bundled() {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl EngineFile {
         host: &Host,
         is_removed: bool,
         printer: &mut Printer,
-    ) -> anyhow::Result<DecidedFile> {
+    ) -> Result<DecidedFile> {
         self.read(host, is_removed, printer)?;
         let (decision, runtime_use) = if is_removed {
             let runtime_use = self.find_runtime_use(host)?;
@@ -148,7 +148,7 @@ impl EngineFile {
         })
     }
 
-    fn find_runtime_use(&self, host: &Host) -> anyhow::Result<RuntimeUse> {
+    fn find_runtime_use(&self, host: &Host) -> Result<RuntimeUse> {
         let now = self.files.now.as_deref();
         if !self.setup.registers_runtime(now).with_context(|| self.configure_context())? {
             return Ok(RuntimeUse::By(Vec::new()));
@@ -167,7 +167,7 @@ impl EngineFile {
         format!("configuring {name}, whose {path} is not changed")
     }
 
-    fn make_directory(&mut self, host: &Host) -> anyhow::Result<()> {
+    fn make_directory(&mut self, host: &Host) -> Result<()> {
         if self.directory.is_some() {
             return Ok(());
         }
@@ -184,7 +184,7 @@ impl EngineFile {
 }
 
 impl DecidedFile {
-    pub(super) fn replaced_default(&self, host: &Host) -> anyhow::Result<Option<DefaultRuntime>> {
+    pub(super) fn replaced_default(&self, host: &Host) -> Result<Option<DefaultRuntime>> {
         let replaced = self.file.setup.replaced_default(host, &self.file.files);
         replaced.with_context(|| self.file.configure_context())
     }
@@ -206,7 +206,7 @@ impl DecidedFile {
         )
     }
 
-    pub(super) fn show(&self, printer: &mut Printer) -> anyhow::Result<()> {
+    pub(super) fn show(&self, printer: &mut Printer) -> Result<()> {
         if self.decision.file == EngineFileAction::Keep {
             printer.note(unchanged_message(&self.file.path));
             return Ok(());
@@ -227,7 +227,7 @@ impl DecidedFile {
 
     /// Writes the backup and then the file. Returns whether the engine must reload. On an error what was there is still
     /// whole.
-    pub(super) fn apply(&mut self, host: &Host, printer: &mut Printer) -> anyhow::Result<bool> {
+    pub(super) fn apply(&mut self, host: &Host, printer: &mut Printer) -> Result<bool> {
         let changes = self.decision.file != EngineFileAction::Keep;
         if changes || self.decision.backup != EngineFileAction::Keep {
             self.file.make_directory(host)?;
@@ -263,11 +263,9 @@ impl DecidedFile {
         self.file.setup.needs_restart(now, new, has_cdi)
     }
 
-    pub(super) fn restore(&self) -> anyhow::Result<()> {
+    pub(super) fn restore(&self) -> Result<()> {
         let file = &self.file;
-        let Some(directory) = &file.directory else {
-            return Ok(());
-        };
+        let Some(directory) = &file.directory else { return Ok(()) };
         let backup = file.backup_name();
         let mut originals = vec![(file.name(), &file.files.now)];
         if !file.setup.is_drop_in() {
@@ -284,7 +282,7 @@ impl DecidedFile {
 }
 
 /// Opens a directory that, like its parents, only root and the caller can change. `None` if it does not exist.
-fn open_trusted_directory(host: &Host, path: &Path) -> anyhow::Result<Option<OwnedFd>> {
+fn open_trusted_directory(host: &Host, path: &Path) -> Result<Option<OwnedFd>> {
     let caller = geteuid().as_raw();
     let root = host.outside_path(Path::new("/"));
     let trusted = TrustedTree::for_tree(&root, TrustedOwners::from_users(&[0, caller]))?;
@@ -307,7 +305,7 @@ fn read_sibling_files(
     host: &Host,
     related: &[RelatedFiles],
     own_path: &Path,
-) -> anyhow::Result<Vec<RelatedFile>> {
+) -> Result<Vec<RelatedFile>> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for files in related {
         paths.extend(files.paths(host)?);

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use onload_engines::engine::Engine;
 use onload_host::host::Host;
 
@@ -22,7 +22,7 @@ pub(super) struct EngineRecord {
 }
 
 impl EngineRecord {
-    pub(super) fn read(host: &Host) -> anyhow::Result<EngineRecord> {
+    pub(super) fn read(host: &Host) -> Result<EngineRecord> {
         let open = host.directory(Path::new(CONFIG_DIR))?;
         let directory = open.map(|open| ConfigDir::of_host(host, open));
         let config_file = match &directory {
@@ -48,7 +48,7 @@ impl EngineRecord {
             .map(|(_, path)| path.as_path())
     }
 
-    pub(super) fn add(&mut self, host: &Host, engine: Engine, path: &Path) -> anyhow::Result<()> {
+    pub(super) fn add(&mut self, host: &Host, engine: Engine, path: &Path) -> Result<()> {
         if self.files(engine).any(|known| known == path) {
             return Ok(());
         }
@@ -57,18 +57,13 @@ impl EngineRecord {
     }
 
     /// Forgets the files of an engine but these.
-    pub(super) fn retain(
-        &mut self,
-        host: &Host,
-        engine: Engine,
-        kept: &[&Path],
-    ) -> anyhow::Result<()> {
+    pub(super) fn retain(&mut self, host: &Host, engine: Engine, kept: &[&Path]) -> Result<()> {
         let count = self.files.len();
         self.files.retain(|(name, file)| name != engine.name() || kept.contains(&file.as_path()));
         if self.files.len() < count { self.write(host) } else { Ok(()) }
     }
 
-    fn write(&mut self, host: &Host) -> anyhow::Result<()> {
+    fn write(&mut self, host: &Host) -> Result<()> {
         let mut text = HEADER.to_owned();
         for (engine, path) in &self.files {
             writeln!(text, "{engine} {}", path.display())?;

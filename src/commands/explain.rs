@@ -24,15 +24,11 @@ use serde_json::json;
 use super::inject::HostNodeLookup;
 use super::{format_diff, open_host};
 use crate::cli::{ExplainArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::permissions::is_error_kind;
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ExplainArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let explain_host = ExplainHost::new(&host, global, &config)?;
     let viewer = Viewer::below(&global.host_root);

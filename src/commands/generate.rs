@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_cdi::{CdiVersion, Spec, minimum_version};
 use onload_core::class::Class;
 use onload_core::config;
@@ -26,19 +26,13 @@ use super::{
     unchanged_message, unread_reasons,
 };
 use crate::cli::{GenerateArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-const WRITE: &str = "write ";
-const KEEP_LABEL: &str = "keep  ";
 const FIELDS: usize = 3;
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &GenerateArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &GenerateArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let newest = args
         .max_cdi_version
@@ -61,8 +55,8 @@ pub fn run(
             result => result?,
         },
     };
-    // Read before the host, so that devices drained meanwhile are not added again. A directory that is not there offers
-    // nothing.
+    // Locked before the host is read, so that this run does not add devices that another command
+    // drains at the same time. A directory that does not exist offers nothing.
     let _lock = directory.as_ref().filter(|_| !is_preview).map(SpecDir::lock).transpose()?;
     let (mut inventory, pools) = discover_host(&host, &config, printer);
     require_nic(&inventory, &config)?;
@@ -107,7 +101,7 @@ pub fn run(
     to_directory(&host, args, directory.as_ref(), desired, &inventory, printer)
 }
 
-fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()> {
+fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> Result<()> {
     for (name, spec) in specs {
         let needed = minimum_version(spec);
         if needed.version > newest {
@@ -124,11 +118,7 @@ fn refuse_newer(specs: &GeneratedSpecs, newest: CdiVersion) -> anyhow::Result<()
     Ok(())
 }
 
-fn to_stdout(
-    specs: &GeneratedSpecs,
-    format: SpecFormat,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+fn to_stdout(specs: &GeneratedSpecs, format: SpecFormat, printer: &mut Printer) -> CommandResult {
     for (index, spec) in specs.values().enumerate() {
         if format == SpecFormat::Yaml && index > 0 {
             printer.print("---\n")?;
@@ -146,7 +136,7 @@ fn to_file(
     specs: &GeneratedSpecs,
     args: &GenerateArgs,
     printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+) -> CommandResult {
     if args.kind.len() != 1 || args.kind.iter().any(|kind| kind == "all") {
         bail!("writing {}: one file contains one kind; choose it with --kind", path.display());
     }
@@ -162,12 +152,15 @@ fn to_file(
         printer.warning(pools_left_out_warning(path, *class, pools));
     }
     let content = render(spec, args.format);
-    let old = path.exists().then(|| regular::read(path, MAX_FILE_BYTES)).transpose();
-    let old = old.with_context(|| format!("reading {}", path.display()))?;
+    let old = path
+        .exists()
+        .then(|| regular::read(path, MAX_FILE_BYTES))
+        .transpose()
+        .with_context(|| format!("reading {}", path.display()))?;
     let is_same = old.as_deref() == Some(content.as_bytes());
     if args.dry_run && !args.diff {
-        let word = if is_same { KEEP_LABEL } else { WRITE };
-        printer.print(format_args!("{word} {}\n", path.display()))?;
+        let word = if is_same { "keep" } else { "write" };
+        print_action(word, path, printer)?;
     }
     if is_same {
         printer.note(unchanged_message(path));
@@ -197,7 +190,7 @@ fn pools_left_out_warning(path: &Path, class: Class, pools: &Spec) -> String {
     )
 }
 
-pub(super) fn write_file(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+pub(super) fn write_file(path: &Path, content: &[u8]) -> Result<()> {
     let parent =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = || format!("writing {}", path.display());
@@ -219,7 +212,7 @@ fn to_directory(
     desired: DesiredSpecs,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+) -> CommandResult {
     let is_empty = desired.files.is_empty();
     let is_preview = args.dry_run || args.diff;
     let created = match existing {
@@ -261,7 +254,7 @@ pub(super) fn read_existing(
     directory: Option<&SpecDir>,
     path: &Path,
     printer: &mut Printer,
-) -> anyhow::Result<(ExistingFiles, Result<Option<Manifest>, String>)> {
+) -> Result<(ExistingFiles, Result<Option<Manifest>, String>)> {
     let (existing, manifest) = match directory {
         Some(directory) => (directory.read_files()?, directory.read_manifest()?),
         None => (BTreeMap::new(), Ok(None)),
@@ -280,7 +273,7 @@ fn make_plan(
     mut desired: DesiredSpecs,
     is_named: bool,
     printer: &mut Printer,
-) -> anyhow::Result<SpecPlan> {
+) -> Result<SpecPlan> {
     let (existing, manifest) = read_existing(directory, path, printer)?;
     let manifest = manifest.unwrap_or_else(|warning| {
         printer.warning(warning);
@@ -299,7 +292,7 @@ pub(super) fn directory_path(host: &Host, output_dir: Option<&Path>) -> std::pat
     output_dir.map_or_else(|| host.outside_path(Path::new(OUTPUT_DIR)), Path::to_owned)
 }
 
-fn make_and_open(host: &Host, output_dir: Option<&Path>) -> anyhow::Result<Option<SpecDir>> {
+fn make_and_open(host: &Host, output_dir: Option<&Path>) -> Result<Option<SpecDir>> {
     let Some(output_dir) = output_dir else {
         let directory = host.create_directory(Path::new(OUTPUT_DIR))?;
         return Ok(Some(SpecDir::new(directory_path(host, None), directory)));
@@ -309,10 +302,7 @@ fn make_and_open(host: &Host, output_dir: Option<&Path>) -> anyhow::Result<Optio
     SpecDir::open(output_dir)
 }
 
-pub(super) fn find_directory(
-    host: &Host,
-    output_dir: Option<&Path>,
-) -> anyhow::Result<Option<SpecDir>> {
+pub(super) fn find_directory(host: &Host, output_dir: Option<&Path>) -> Result<Option<SpecDir>> {
     let Some(output_dir) = output_dir else {
         let directory = host.directory(Path::new(OUTPUT_DIR))?;
         return Ok(directory.map(|open| SpecDir::new(directory_path(host, None), open)));
@@ -320,17 +310,29 @@ pub(super) fn find_directory(
     SpecDir::open(output_dir)
 }
 
-fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_steps(plan: &SpecPlan, directory: &Path, printer: &mut Printer) -> Result<()> {
     for step in &plan.steps {
         let word = match step.action {
-            FileAction::Write(_) => WRITE,
-            FileAction::Remove => "remove",
-            FileAction::Keep => KEEP_LABEL,
-            FileAction::Leave | FileAction::Undecided => "leave ",
+            FileAction::Undecided => "leave",
+            _ => action_name(&step.action),
         };
-        printer.print(format_args!("{word} {}\n", directory.join(&step.name).display()))?;
+        print_action(word, &directory.join(&step.name), printer)?;
     }
     Ok(())
+}
+
+fn print_action(word: &str, path: &Path, printer: &mut Printer) -> io::Result<()> {
+    printer.print(format_args!("{word:6} {}\n", path.display()))
+}
+
+fn action_name(action: &FileAction) -> &'static str {
+    match action {
+        FileAction::Write(_) => "write",
+        FileAction::Remove => "remove",
+        FileAction::Keep => "keep",
+        FileAction::Leave => "leave",
+        FileAction::Undecided => "undecided",
+    }
 }
 
 fn print_json(
@@ -338,16 +340,10 @@ fn print_json(
     directory: &Path,
     is_dry_run: bool,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let files = plan.steps.iter().map(|step| {
-        let action = match step.action {
-            FileAction::Write(_) => "write",
-            FileAction::Remove => "remove",
-            FileAction::Keep => "keep",
-            FileAction::Leave => "leave",
-            FileAction::Undecided => "undecided",
-        };
-        json!({"file": directory.join(&step.name).display().to_string(), "action": action})
+        let path = directory.join(&step.name).display().to_string();
+        json!({"file": path, "action": action_name(&step.action)})
     });
     printer.print_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -404,11 +400,7 @@ fn print_unchanged(plan: &SpecPlan, is_empty: bool, directory: &Path, printer: &
     }
 }
 
-fn refuse_undecided(
-    plan: &SpecPlan,
-    directory: &Path,
-    inventory: &Inventory,
-) -> anyhow::Result<()> {
+fn refuse_undecided(plan: &SpecPlan, directory: &Path, inventory: &Inventory) -> Result<()> {
     let undecided: Vec<&str> = plan.undecided_files().collect();
     if undecided.is_empty() {
         return Ok(());

@@ -12,7 +12,7 @@ use onload_sys::text::ErrorChain;
 use super::device_name::parse_qualified_names;
 use super::{open_host, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
 use crate::cli::{GlobalArgs, InjectArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
 /// Bytes of a configuration; those of engines have some ten thousand.
@@ -27,11 +27,10 @@ impl NodeLookup for HostNodeLookup<'_> {
             .device_node(Path::new(host_path))
             .map_err(|error| io::Error::other(ErrorChain(&error).to_string()))?;
         entry.ok_or_else(|| {
-            let path = self.0.outside_path(Path::new(host_path));
-            let path = path.display();
             let message = format!(
-                "device node {path} not found; its specification may be out of date: run \
-                 \"onload-ctk cdi check\""
+                "device node {} not found; its specification may be out of date: run \
+                 \"onload-ctk cdi check\"",
+                self.0.outside_path(Path::new(host_path)).display()
             );
             io::Error::new(io::ErrorKind::NotFound, message)
         })
@@ -47,11 +46,7 @@ fn read_error(error: OciConfigError) -> anyhow::Error {
     }
 }
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &InjectArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &InjectArgs, printer: &mut Printer) -> CommandResult {
     let (host, _) = open_host(global)?;
     let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 
 /// Whether the user wants it to end. Handles signals so that the program can clean up. Children are in separate process
@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    pub(super) fn watch() -> anyhow::Result<Interrupt> {
+    pub(super) fn watch() -> Result<Interrupt> {
         let mut signals = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             signals.add(signal);
@@ -33,7 +33,7 @@ impl Interrupt {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn refuse(&self) -> anyhow::Result<()> {
+    pub(super) fn refuse(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             bail!("interrupted by a signal");
         }

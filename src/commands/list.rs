@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use onload_cdi::Registry;
 use onload_sys::text::ErrorChain;
 use serde_json::json;
@@ -10,15 +11,11 @@ use serde_json::json;
 use super::pools::{PoolHolders, PoolView, read_pools};
 use super::{join_paths, open_host, resolve_spec_dirs, scan, warn_of_files};
 use crate::cli::{GlobalArgs, ListArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_paragraph;
 use crate::printer::{DIM, HEADING, Printer, escape_controls};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ListArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ListArgs, printer: &mut Printer) -> CommandResult {
     let (host, _) = open_host(global)?;
     let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
@@ -42,7 +39,7 @@ fn print_table(
     pools: &BTreeMap<String, PoolView<'_>>,
     dirs: &[PathBuf],
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let mut devices: Vec<_> = registry.devices().collect();
     devices.sort_by_key(|device| (device.path, device.name));
     let mut file: Option<&Path> = None;
@@ -90,7 +87,7 @@ fn print_json(
     registry: &Registry,
     pools: &BTreeMap<String, PoolView<'_>>,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let devices = registry.devices().map(|device| {
         let name = device.name.to_string();
         let pool = pools.get(&name).map(PoolView::to_json);

@@ -1,6 +1,5 @@
 //! `metrics`: numbers of a host for collectors.
 
-use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -16,14 +15,10 @@ use super::generate::write_file;
 use super::status::inspect_containers;
 use super::{open_host_of_incident, resolve_spec_dirs};
 use crate::cli::{GlobalArgs, MetricsArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &MetricsArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &MetricsArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host_of_incident(global, printer)?;
     let (inventory, pools) = discover_with_pools(&host, &config);
     let specs = Registry::scan(&resolve_spec_dirs(&host, &[])?);
@@ -33,11 +28,11 @@ pub fn run(
     }
     let leases = leases.ok();
     let devices = build_offers(&inventory, &specs, &pools, leases.as_deref().unwrap_or_default());
-    let is_ours = |path: &&Path| {
+    let has_specs = specs.paths().iter().any(|path| {
         let name = path.file_name().unwrap_or_default();
         name.as_encoded_bytes().starts_with(FILE_PREFIX.as_bytes())
-    };
-    if !devices.is_empty() && !specs.paths().iter().any(is_ours) {
+    });
+    if !devices.is_empty() && !has_specs {
         printer.warning(
             "no specification exists yet, so every device counts as unhealthy; run \"onload-ctk \
              cdi generate\"",

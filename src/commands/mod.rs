@@ -38,7 +38,7 @@ pub mod validate;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use onload_cdi::{CdiVersion, ContainerEdits, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::config::Config;
@@ -59,7 +59,7 @@ use crate::printer::{Printer, log_access};
 /// Letters in which a device may differ from the one that was meant.
 const MAX_TYPING_ERRORS: usize = 3;
 
-fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
+fn open_host(global: &GlobalArgs) -> Result<(Host, Config)> {
     let host = open_traced_host(global)?;
     if let Some(path) = global.config.as_deref().filter(|_| global.verbose) {
         log_access(path, ReadAccess::Read);
@@ -69,10 +69,7 @@ fn open_host(global: &GlobalArgs) -> anyhow::Result<(Host, Config)> {
 }
 
 /// As [`open_host`], for the tools of an incident: they warn of what is wrong with the configuration, and use the rest.
-fn open_host_of_incident(
-    global: &GlobalArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<(Host, Config)> {
+fn open_host_of_incident(global: &GlobalArgs, printer: &mut Printer) -> Result<(Host, Config)> {
     let host = open_traced_host(global)?;
     let (config, problems) = settings::load_leniently(&host, global.config.as_deref())?;
     for problem in problems {
@@ -82,7 +79,7 @@ fn open_host_of_incident(
 }
 
 /// A host; with `--verbose` each file and directory that is read is told of on stderr.
-fn open_traced_host(global: &GlobalArgs) -> anyhow::Result<Host> {
+fn open_traced_host(global: &GlobalArgs) -> Result<Host> {
     let mut host = Host::open(&global.host_root)?;
     check_host_root(&host, &global.host_root)?;
     if global.verbose {
@@ -92,7 +89,7 @@ fn open_traced_host(global: &GlobalArgs) -> anyhow::Result<Host> {
 }
 
 /// An empty directory would look like a host without devices.
-fn check_host_root(host: &Host, root: &Path) -> anyhow::Result<()> {
+fn check_host_root(host: &Host, root: &Path) -> Result<()> {
     if host.is_running() {
         return Ok(());
     }
@@ -169,10 +166,11 @@ fn generate_specs(
     config: &Config,
     installed: InstalledFiles,
     printer: &mut Printer,
-) -> anyhow::Result<(GeneratedSpecs, Vec<NamedPool>)> {
+) -> Result<(GeneratedSpecs, Vec<NamedPool>)> {
     // A bundle may have members of pools of any class.
-    let is_wanted = |class| classes.contains(&class) || classes.contains(&Class::Bundle);
-    pools.offered.retain(|pool| is_wanted(pool.class));
+    if !classes.contains(&Class::Bundle) {
+        pools.offered.retain(|pool| classes.contains(&pool.class));
+    }
     if let Some(newest) = newest {
         pools.drop_unsupported(newest);
     }
@@ -190,7 +188,7 @@ fn generate_specs(
 }
 
 /// An operator may want a boot to fail rather than to go on without its interface.
-fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
+fn require_nic(inventory: &Inventory, config: &Config) -> Result<()> {
     if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
         bail!(
             "looking for accelerated interfaces: none found, and [discover] missing-nic-is-error \
@@ -202,7 +200,7 @@ fn require_nic(inventory: &Inventory, config: &Config) -> anyhow::Result<()> {
 
 /// The specification directories as given, else those of the host, links in them followed inside
 /// it.
-fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+fn resolve_spec_dirs(host: &Host, explicit: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if let Some(missing) = explicit.iter().find(|dir| !dir.is_dir()) {
         bail!(
             "reading specifications: {} is not a directory; correct --spec-dir",
@@ -220,7 +218,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(path)
 }
 
-/// Returns a unified diff of a file. `None` stands for a file that does not exist.
+/// Returns a unified diff of a file. `None` is the text of a file that does not exist.
 fn format_diff(path: &Path, old: Option<&str>, new: Option<&str>) -> String {
     let path = path.display().to_string();
     let header = |text: Option<&str>| text.map_or("/dev/null", |_| &path);
@@ -261,7 +259,7 @@ fn resolve_devices(
     registry: &Registry,
     dirs: &[PathBuf],
     names: &[QualifiedName],
-) -> anyhow::Result<ContainerEdits> {
+) -> Result<ContainerEdits> {
     registry.edits_for(names).map_err(|error| {
         let suggestion = error
             .names

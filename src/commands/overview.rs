@@ -13,7 +13,7 @@ use serde_json::json;
 use super::doctor::{check_host, checks_named, find_obstacle, format_finding};
 use super::warn_of_unread;
 use crate::cli::{GlobalArgs, ListFormat, TryEngine};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_labelled, to_one_line};
 use crate::printer::Printer;
 
@@ -21,11 +21,7 @@ use crate::printer::Printer;
 const TRIED_CLASSES: [Class; 5] =
     [Class::Nic, Class::Rdma, Class::Vfio, Class::Netdev, Class::Hugepages];
 
-pub fn run(
-    global: &GlobalArgs,
-    format: ListFormat,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, format: ListFormat, printer: &mut Printer) -> CommandResult {
     let (inventory, checks) = check_host(global, printer)?;
     let host = describe_host(&inventory) + &describe_interfaces(&checks);
     let specs = describe_specs(&checks);
@@ -144,9 +140,7 @@ fn describe_specs(checks: &[Check]) -> String {
 
 fn describe_engines(checks: &[Check]) -> String {
     let engines = checks_named(checks, "engine").map(|engine| {
-        let Some(name) = &engine.finding.subject else {
-            return engine.finding.finding.clone();
-        };
+        let Some(name) = &engine.finding.subject else { return engine.finding.finding.clone() };
         find_engine_obstacle(checks, engine)
             .map_or_else(|| name.clone(), |check| format!("{name} ({})", format_finding(check)))
     });

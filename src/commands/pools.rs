@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use onload_cdi::{DeviceName, Registry};
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
@@ -183,11 +184,7 @@ impl<'a> PoolView<'a> {
 }
 
 /// Prints a table of pools, if there are any. `gap` separates it from earlier output.
-pub(super) fn print_pools(
-    gap: &str,
-    pools: &[PoolView<'_>],
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+pub(super) fn print_pools(gap: &str, pools: &[PoolView<'_>], printer: &mut Printer) -> Result<()> {
     if pools.is_empty() {
         return Ok(());
     }
@@ -204,9 +201,7 @@ pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<Name
     for device in registry.devices() {
         let kind = device.name.kind();
         let mut classes = Class::ALL.into_iter();
-        let Some(class) = classes.find(|class| class.cdi_kind() == kind.as_str()) else {
-            continue;
-        };
+        let Some(class) = classes.find(|class| class.cdi_kind() == kind.as_str()) else { continue };
         match Pool::from_annotations(&device.device.annotations) {
             Ok(Some(pool)) => pools.push(NamedPool {
                 class,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Result;
 use onload_cdi::{Registry, Spec, SpecSource};
 use onload_host::generate::{GeneratedSpecs, InstalledFiles};
 use onload_host::spec_name::SpecName;
@@ -12,15 +13,11 @@ use super::discover::print_devices;
 use super::show::print_edits;
 use super::{OUTPUT_DIR, discover_host, generate_specs, open_host, resolve_devices};
 use crate::cli::{GlobalArgs, Preview};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_labelled, format_pairs};
 use crate::printer::{HEADING, Printer};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &Preview,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &Preview, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let (inventory, pools) = discover_host(&host, &config, printer);
     // The hook comes with the package, which a captured host need not have.
@@ -51,7 +48,7 @@ pub fn run(
     Ok(ExitAnswer::Yes)
 }
 
-fn print_specs(specs: &GeneratedSpecs, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(specs: &GeneratedSpecs, printer: &mut Printer) -> Result<()> {
     printer.print(format_args!("\n{HEADING}CDI specifications in {OUTPUT_DIR}{HEADING:#}\n"))?;
     let lines: Vec<(String, String)> = specs.iter().map(describe_spec).collect();
     Ok(printer.print(format_pairs(&lines, printer.columns()))?)

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_engines::daemon::UNIT_PROPERTIES;
 use onload_host::host::Host;
 use onload_report::status::{Examination, ExaminationDepth, ExaminedContainer};
@@ -96,17 +96,15 @@ pub(super) fn read_arguments(
     proc: &Path,
     name: &str,
     limit: Duration,
-) -> anyhow::Result<Vec<Vec<u8>>> {
+) -> Result<Vec<Vec<u8>>> {
     let mut all_arguments = Vec::new();
     for pid in host.list(proc)?.names {
         if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
             continue;
         }
         let dir = proc.join(&pid);
-        // A process that has exited meanwhile holds nothing.
-        let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else {
-            continue;
-        };
+        // A process that has exited since it was listed holds nothing.
+        let Ok(Some(comm)) = host.bytes(&dir.join("comm"), MAX_NAME_BYTES) else { continue };
         if comm.trim_ascii_end() == name.as_bytes() {
             let path = host.outside_path(&dir.join("cmdline"));
             let arguments = read_in_child(host, &pid, &path, limit)
@@ -117,7 +115,7 @@ pub(super) fn read_arguments(
     Ok(all_arguments)
 }
 
-fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> anyhow::Result<Vec<u8>> {
+fn read_in_child(host: &Host, pid: &str, path: &Path, limit: Duration) -> Result<Vec<u8>> {
     const END: u8 = 0xff;
     let child = format!("{CHILD_PREFIX}.{pid}");
     let left_behind = list_older(CHILD_PREFIX, limit)?;
@@ -151,12 +149,7 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
     let trusted = TrustedTree::for_host(owners).ok()?;
     trusted.check(program).ok()?;
-    let mut command = Command::new(program);
-    command.arg("--version").env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let answer = read_answer(&mut child, MAX_VERSION_BYTES, VERSION_TIMEOUT)?.ok()?;
-    String::from_utf8(answer).ok()
+    query(program, &["--version"], MAX_VERSION_BYTES)
 }
 
 /// Returns systemd's data about the start of a unit on the running host, or `None` if it does not answer.
@@ -165,13 +158,19 @@ pub(super) fn show_unit(host: &Host, unit: &str) -> Option<String> {
         return None;
     }
     let program = SYSTEMCTL.iter().find(|program| Path::new(program).exists())?;
+    // Without a property there is no answer: systemd prints the properties of a unit that it does not know, too.
+    let words = ["show", "--property", UNIT_PROPERTIES, unit];
+    query(Path::new(program), &words, MAX_BYTES).filter(|answer| !answer.is_empty())
+}
+
+/// Runs a program with an empty environment. Returns its output, or `None` if it does not answer in time.
+fn query(program: &Path, words: &[&str], max: u64) -> Option<String> {
     let mut command = Command::new(program);
-    command.args(["show", "--property", UNIT_PROPERTIES, unit]).env_clear().current_dir("/");
+    command.args(words).env_clear().current_dir("/");
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let answer = read_answer(&mut child, MAX_BYTES, VERSION_TIMEOUT)?.ok()?;
-    // Without a property there is no answer: systemd prints the properties of a unit that it does not know, too.
-    String::from_utf8(answer).ok().filter(|answer| !answer.is_empty())
+    let answer = read_answer(&mut child, max, VERSION_TIMEOUT)?.ok()?;
+    String::from_utf8(answer).ok()
 }
 
 /// Returns the output of a program up to this number of bytes, or `None` if it does not end in time.
@@ -219,7 +218,7 @@ mod tests {
         root
     }
 
-    fn asked(root: &tempfile::TempDir, limit: Duration) -> anyhow::Result<Vec<Vec<u8>>> {
+    fn asked(root: &tempfile::TempDir, limit: Duration) -> Result<Vec<Vec<u8>>> {
         let host = Host::open(root.path()).unwrap();
         read_arguments(&host, Path::new("/proc"), "conmon", limit)
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_engines::engine::Engine;
 
 use super::process::{BOOTED, SYSTEMCTL};
@@ -64,10 +64,8 @@ enum Loss {
 }
 
 impl EngineService {
-    pub(super) fn open(engine: Engine) -> anyhow::Result<Option<EngineService>> {
-        let Some(name) = engine.service() else {
-            return Ok(None);
-        };
+    pub(super) fn open(engine: Engine) -> Result<Option<EngineService>> {
+        let Some(name) = engine.service() else { return Ok(None) };
         let systemctl = systemctl(&SYSTEMCTL, Path::new(BOOTED), name)?;
         let mut service = EngineService { name, systemctl, before: ServiceState::default() };
         service.before = service.read_state();
@@ -75,7 +73,7 @@ impl EngineService {
     }
 
     /// Why it does worse than before, where it does. It is an error if it did not do well before either.
-    pub(super) fn reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
+    pub(super) fn reload(&self, method: ReloadMethod) -> Result<Option<String>> {
         let (program, name, word) = (self.systemctl, self.name, method.verb());
         let status = Command::new(program)
             .args([word, name])
@@ -92,7 +90,7 @@ impl EngineService {
 
     /// As [`EngineService::reload`], after that did worse: systemd starts a service that failed a few times in a row no more
     /// for a while, docker after three times in a minute.
-    pub(super) fn retry_reload(&self, method: ReloadMethod) -> anyhow::Result<Option<String>> {
+    pub(super) fn retry_reload(&self, method: ReloadMethod) -> Result<Option<String>> {
         // A failure shows up in the state of the service below.
         let _ = Command::new(self.systemctl).args(["reset-failed", self.name]).status();
         self.reload(method)
@@ -155,7 +153,7 @@ impl EngineService {
 }
 
 /// A minimal system or a container may have systemctl installed without a running systemd.
-fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> anyhow::Result<&'static str> {
+fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> Result<&'static str> {
     paths.iter().find(|path| booted.is_dir() && Path::new(path).exists()).copied().with_context(|| {
         format!(
             "--restart: systemd is not running on this host; omit --restart, and restart {service} \

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_engines::container_dirs::{ContainerDirs, docker_dirs, list};
 use onload_engines::engine::Engine;
 use onload_engines::runtime_containers::{self, RuntimeContainer, RuntimeUse};
@@ -39,7 +39,7 @@ pub(super) fn find_runtime_use(host: &Host, engine: Engine, state: &Path) -> Run
     }
 }
 
-fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find(host: &Host, engine: Engine, state: &Path) -> Result<Vec<RuntimeContainer>> {
     match engine {
         Engine::Docker => find_docker(host, state),
         Engine::Containerd => find_containerd(host, state),
@@ -50,7 +50,7 @@ fn find(host: &Host, engine: Engine, state: &Path) -> anyhow::Result<Vec<Runtime
     }
 }
 
-fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_docker(host: &Host, root: &Path) -> Result<Vec<RuntimeContainer>> {
     host.list(root)?;
     let mut records = Vec::new();
     for containers in docker_dirs(host, root) {
@@ -65,7 +65,7 @@ fn find_docker(host: &Host, root: &Path) -> anyhow::Result<Vec<RuntimeContainer>
 }
 
 /// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
-fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_containerd(host: &Host, state: &Path) -> Result<Vec<RuntimeContainer>> {
     let tasks = state.join(CRI_TASKS);
     let mut records = Vec::new();
     for id in host.list(&tasks)?.names {
@@ -79,7 +79,7 @@ fn find_containerd(host: &Host, state: &Path) -> anyhow::Result<Vec<RuntimeConta
     Ok(records)
 }
 
-fn find_crio(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_crio(host: &Host) -> Result<Vec<RuntimeContainer>> {
     let (dirs, mut records) = (ContainerDirs::read(host), Vec::new());
     for storage in &dirs.storage {
         host.list(storage)?;
@@ -96,7 +96,7 @@ fn find_crio(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     Ok(records)
 }
 
-fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_monitored(host: &Host, podmans: bool) -> Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         return Ok(Vec::new());
     }
@@ -108,11 +108,11 @@ fn find_monitored(host: &Host, podmans: bool) -> anyhow::Result<Vec<RuntimeConta
     Ok(records.collect())
 }
 
-fn read_bytes(host: &Host, path: &Path) -> anyhow::Result<Vec<u8>> {
+fn read_bytes(host: &Host, path: &Path) -> Result<Vec<u8>> {
     Ok(host.bytes(path, MAX_BYTES)?.unwrap_or_default())
 }
 
-fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn find_podman(host: &Host) -> Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         for storage in ContainerDirs::read(host).storage {
             for state in PODMAN_STATE.map(|state| storage.join(state)) {
@@ -133,7 +133,7 @@ fn find_podman(host: &Host) -> anyhow::Result<Vec<RuntimeContainer>> {
     query_podman(&program).or_else(|_| query_podman(&program))
 }
 
-fn query_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
+fn query_podman(program: &Path) -> Result<Vec<RuntimeContainer>> {
     let deadline = Instant::now() + PODMAN_DEADLINE;
     let output = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
     let ids: Vec<&str> = output.split_whitespace().collect();
@@ -146,11 +146,7 @@ fn query_podman(program: &Path) -> anyhow::Result<Vec<RuntimeContainer>> {
     Ok(records)
 }
 
-pub(super) fn run_command(
-    program: &Path,
-    words: &[&str],
-    deadline: Instant,
-) -> anyhow::Result<String> {
+pub(super) fn run_command(program: &Path, words: &[&str], deadline: Instant) -> Result<String> {
     let command_text = format!("{} {}", program.display(), words.first().unwrap_or(&""));
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
@@ -172,7 +168,7 @@ pub(super) fn run_command(
     text.with_context(|| format!("reading what {command_text} printed"))
 }
 
-fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<std::process::ExitStatus> {
+fn wait(child: &mut Child, deadline: Instant) -> Result<std::process::ExitStatus> {
     const PAUSE: Duration = Duration::from_millis(20);
     loop {
         if let Some(status) = child.try_wait()? {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
+use anyhow::Result;
 use onload_cdi::{
     ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, ResolvedDevice, Spec, to_json,
 };
@@ -10,15 +11,11 @@ use onload_cdi::{
 use super::device_name::parse_qualified_names;
 use super::{open_host, resolve_devices, resolve_spec_dirs, scan, warn_of_files};
 use crate::cli::{GlobalArgs, ListFormat, ShowArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_pairs;
 use crate::printer::{HEADING, Printer, escape_controls};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ShowArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ShowArgs, printer: &mut Printer) -> CommandResult {
     let (host, _) = open_host(global)?;
     let dirs = resolve_spec_dirs(&host, &args.from.spec_dir)?;
     let registry = scan(&dirs, printer);
@@ -38,7 +35,7 @@ fn print_table(
     devices: &[ResolvedDevice<'_>],
     edits: &ContainerEdits,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     let mut file: Option<&Path> = None;
     for device in devices {
         if file != Some(device.path) {
@@ -52,7 +49,7 @@ fn print_table(
 }
 
 /// Prints container edits by sort, below each other.
-pub(super) fn print_edits(edits: &ContainerEdits, printer: &mut Printer) -> anyhow::Result<()> {
+pub(super) fn print_edits(edits: &ContainerEdits, printer: &mut Printer) -> Result<()> {
     for (heading, lines) in edit_sections(edits) {
         if lines.is_empty() {
             continue;
@@ -131,10 +128,9 @@ fn mounts(mounts: &[Mount]) -> Vec<EditLine> {
                 _ => (MountSource::Path(host), options),
             },
         };
-        let is_same = |group: &&mut MountGroup<'_>| {
+        match groups.iter_mut().find(|group| {
             (group.directory, group.source, &group.details) == (directory, source, &details)
-        };
-        match groups.iter_mut().find(is_same) {
+        }) {
             Some(group) => drop(group.names.insert(name)),
             None => {
                 groups.push(MountGroup { directory, source, details, names: [name].into() });
@@ -176,7 +172,7 @@ fn rdt_line(class: &IntelRdt) -> EditLine {
 }
 
 /// The specifications as they would be if these devices were all that they have.
-fn print_specs(devices: &[ResolvedDevice<'_>], printer: &mut Printer) -> anyhow::Result<()> {
+fn print_specs(devices: &[ResolvedDevice<'_>], printer: &mut Printer) -> Result<()> {
     let mut specs: Vec<(&Path, Spec)> = Vec::new();
     for device in devices {
         let entry = device.device.clone();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anstyle::Style;
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_core::config::Config;
 use onload_core::container_id;
 use onload_core::timestamp;
@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::{open_host_of_incident, open_traced_host, process};
 use crate::cli::{self, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, ERROR, GOOD, HEADING, Printer, WARNING};
 
@@ -31,11 +31,7 @@ const INDENT: &str = "  ";
 const HANGING: &str = "      ";
 const MAX_SHOWN: usize = 5;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &cli::StatusArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &cli::StatusArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host_of_incident(global, printer)?;
     if let Some(seconds) = args.watch {
         return watch(global, &config, args, seconds, printer);
@@ -82,22 +78,22 @@ fn read_report(
     host: &Host,
     config: &Config,
     printer: &mut Printer,
-) -> anyhow::Result<(Inventory, StatusReport)> {
+) -> Result<(Inventory, StatusReport)> {
     printer.progress("reading this host");
     let (inventory, _) = discover_with_pools(host, config);
     let report = inspect_containers(host, &inventory, printer)?;
     Ok((inventory, report))
 }
 
-/// Reads the status again and again until a signal ends the process or the reader of stdout is gone. Draws it on a
-/// terminal, and otherwise prints a line for each change.
+/// Reads the status again and again until a signal ends the process or the reader of stdout is
+/// gone. Redraws a terminal; otherwise prints a line for each change.
 fn watch(
     global: &GlobalArgs,
     config: &Config,
     args: &cli::StatusArgs,
     seconds: u64,
     printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+) -> CommandResult {
     let mut known = BTreeMap::new();
     while !printer.is_closed() {
         let host = open_traced_host(global)?;
@@ -127,8 +123,8 @@ fn watch(
 /// The containers of the last look by their display names, which contain engine and id.
 type KnownContainers = BTreeMap<String, Vec<VerdictState>>;
 
-/// Returns a line for each container that is new, has other verdicts or has ended. Ignores changes of a reason alone,
-/// since reasons contain counters.
+/// Returns a line for each container that is new, has other verdicts or has ended. Ignores a change
+/// of only the reason, since reasons contain counters.
 fn take_changes(known: &mut KnownContainers, containers: &[ContainerStatus]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut now = KnownContainers::new();
@@ -154,7 +150,7 @@ pub(super) fn inspect_containers(
     host: &Host,
     inventory: &Inventory,
     printer: &mut Printer,
-) -> anyhow::Result<StatusReport> {
+) -> Result<StatusReport> {
     let leases = leases::list(host);
     printer.progress("looking at containers");
     let networks = |pid| read_network(host, pid);
@@ -174,7 +170,7 @@ pub(super) fn inspect_containers(
 }
 
 /// Returns the container that a word refers to: by name, or else by the beginning of the id.
-fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> anyhow::Result<ContainerStatus> {
+fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> Result<ContainerStatus> {
     let is_exact = |container: &ContainerStatus| {
         container.name.as_deref() == Some(word) || container.id == word
     };
@@ -221,7 +217,7 @@ fn drained_json(entry: &DrainEntry) -> serde_json::Value {
 }
 
 /// Drained devices, after the containers that have them.
-fn print_drained(inventory: &Inventory, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_drained(inventory: &Inventory, printer: &mut Printer) -> Result<()> {
     let all: Vec<&DrainEntry> = inventory.drain.iter().collect();
     for entry in all.iter().take(MAX_SHOWN) {
         let description = to_one_line(&format!("{}: {}", entry.target, entry.describe()));
@@ -256,7 +252,7 @@ fn to_json(status: &StatusReport, drained: &[serde_json::Value]) -> serde_json::
     })
 }
 
-fn print(status: &StatusReport, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(status: &StatusReport, printer: &mut Printer) -> Result<()> {
     if status.containers.is_empty() {
         printer.note(
             "no container holds an onload.dev device, loads libonload.so or requests a device",
@@ -272,7 +268,7 @@ fn print(status: &StatusReport, printer: &mut Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_container(container: &ContainerStatus, printer: &mut Printer) -> Result<()> {
     let columns = printer.columns();
     let head = format!("{HEADING}{}{HEADING:#}", to_one_line(&display_name(container)));
     printer.print(format_paragraph("", INDENT, &head, columns))?;
@@ -290,9 +286,8 @@ fn print_container(container: &ContainerStatus, printer: &mut Printer) -> anyhow
         .iter()
         .map(|(pid, name)| format!("{pid} {}", name.escape_debug()))
         .collect();
-    let devices = container.devices.iter();
-    let by_environment = devices.clone().any(|grant| grant.by == Evidence::Environment);
-    let devices: Vec<String> = devices.map(|grant| grant.device.clone()).collect();
+    let by_environment = container.devices.iter().any(|grant| grant.by == Evidence::Environment);
+    let devices: Vec<String> = container.devices.iter().map(|grant| grant.device.clone()).collect();
     let devices_label =
         if by_environment { "devices, as its environment says:" } else { "devices" };
     for (label, names) in [

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use anyhow::Result;
 use onload_core::timestamp;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
@@ -15,15 +16,11 @@ use serde::Serialize;
 
 use super::{open_host_of_incident, warn_of_unread};
 use crate::cli::{self, GlobalArgs, PictureFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{DIM, HEADING, Printer};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &cli::TopologyArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &cli::TopologyArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host_of_incident(global, printer)?;
     printer.progress("reading this host");
     let (inventory, pools) = discover_with_pools(&host, &config);
@@ -66,7 +63,7 @@ fn title(host: &Host) -> String {
     }
 }
 
-fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
+fn print_json(topology: &Topology, printer: &mut Printer) -> Result<()> {
     #[derive(Serialize)]
     struct TopologyOutput<'a> {
         version: &'static str,
@@ -78,11 +75,7 @@ fn print_json(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn print_matrix(
-    inventory: &Inventory,
-    topology: &Topology,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn print_matrix(inventory: &Inventory, topology: &Topology, printer: &mut Printer) -> Result<()> {
     let Some(matrix) = build_matrix(inventory, topology) else {
         printer.note("nothing to show: this host has no GPU and no NIC on PCI");
         return Ok(());
@@ -97,7 +90,7 @@ fn print_matrix(
     Ok(())
 }
 
-fn print(topology: &Topology, printer: &mut Printer) -> anyhow::Result<()> {
+fn print(topology: &Topology, printer: &mut Printer) -> Result<()> {
     if topology.nodes.is_empty() {
         printer.note("nothing to show: this host has no NUMA nodes, interfaces or devices");
     }

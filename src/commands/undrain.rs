@@ -6,14 +6,10 @@ use serde_json::json;
 use super::drain::{format_targets, specs, targets, update_drain};
 use super::{discover_host, open_host};
 use crate::cli::{GlobalArgs, ListFormat, UndrainArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &UndrainArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &UndrainArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
     let targets = if args.all {

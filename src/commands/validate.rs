@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
 use onload_sys::fs::regular;
 use onload_sys::text::ErrorChain;
@@ -10,14 +10,10 @@ use serde_json::json;
 
 use super::{open_host, resolve_spec_dirs};
 use crate::cli::{GlobalArgs, ListFormat, ValidateArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ValidateArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ValidateArgs, printer: &mut Printer) -> CommandResult {
     let files =
         if args.files.is_empty() { default_files(global, printer)? } else { args.files.clone() };
     if files.is_empty() {
@@ -77,7 +73,7 @@ pub fn run(
     Ok(answer)
 }
 
-fn default_files(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<Vec<PathBuf>> {
+fn default_files(global: &GlobalArgs, printer: &mut Printer) -> Result<Vec<PathBuf>> {
     let (host, _) = open_host(global)?;
     let mut files = Vec::new();
     for dir in resolve_spec_dirs(&host, &[])? {

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::bridges_between;
 use onload_host::discover::pci::DEVICES;
-use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ShortList, format_count};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::kernel_line;
 
 /// All of a function's configuration space; users other than root are shown its first 64 bytes.
@@ -126,7 +125,7 @@ struct AcsPorts {
 }
 
 impl AcsPorts {
-    fn find(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> Result<AcsPorts, HostError> {
+    fn find(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> HostResult<AcsPorts> {
         let mut needs: BTreeMap<PciAddress, PortNeed> = BTreeMap::new();
         let mut hidden = Vec::new();
         for (gpu, nic) in gpu_nics.pairs() {
@@ -213,9 +212,7 @@ fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
         }
     } else {
         let mut commands = wrong.iter().map(|port| Remedy::run(set(port)));
-        let Some(first) = commands.next() else {
-            return Ok(Vec::new());
-        };
+        let Some(first) = commands.next() else { return Ok(Vec::new()) };
         let finding = commands
             .fold(Finding::warn(text, first), Finding::with_remedy)
             .with_first_remedy(context.install_remedy("setpci")?);
@@ -230,7 +227,7 @@ fn judge(context: &CheckContext<'_>, ports: &[AcsPort]) -> Findings {
 }
 
 /// Older kernels pass over `pci=config_acs=` without a word.
-fn has_no_config_acs(context: &CheckContext<'_>) -> Result<bool, HostError> {
+fn has_no_config_acs(context: &CheckContext<'_>) -> HostResult<bool> {
     let kernel = context.kernel_version()?;
     Ok(kernel.is_some_and(|kernel| kernel < FIRST_CONFIG_ACS))
 }
@@ -251,10 +248,9 @@ fn set(port: &AcsPort) -> String {
 /// quotes keep the boot loader from taking the semicolons for its own.
 fn kernel_words(ports: &[AcsPort], need: PortNeed) -> String {
     // Ports that must keep redirecting are left out of the kernel parameter.
-    let of_word = |port: &&AcsPort| need != PortNeed::NoRedirect || port.need == need;
     let all: Vec<String> = ports
         .iter()
-        .filter(of_word)
+        .filter(|port| need != PortNeed::NoRedirect || port.need == need)
         .map(|port| match need {
             PortNeed::NoRedirect => port.address.to_string(),
             _ => format!("{}@{}", port.need.mask(), port.address),
@@ -272,7 +268,7 @@ pub(super) fn group_finding(
     context: &CheckContext<'_>,
     gpu_nics: &GpuNicMap<'_>,
     text: String,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     if has_no_config_acs(context)? {
         return Ok(Finding::warn(text, newer_kernel_remedy()));
     }
@@ -293,16 +289,13 @@ fn config_path(address: PciAddress) -> PathBuf {
 fn read_config_space(
     context: &CheckContext<'_>,
     address: PciAddress,
-) -> Result<Option<Vec<u8>>, HostError> {
+) -> HostResult<Option<Vec<u8>>> {
     let bytes = context.host.bytes(&config_path(address), CONFIG_SPACE)?;
     Ok(bytes.filter(|bytes| bytes.len() >= EXTENDED))
 }
 
 /// Whether a NIC translates addresses itself, now.
-pub(super) fn has_ats_enabled(
-    context: &CheckContext<'_>,
-    nic: PciAddress,
-) -> Result<bool, HostError> {
+pub(super) fn has_ats_enabled(context: &CheckContext<'_>, nic: PciAddress) -> HostResult<bool> {
     Ok(read_config_space(context, nic)?.is_some_and(|config| has_ats(&config)))
 }
 

@@ -88,7 +88,7 @@ pub enum Remedy {
     /// Software that is not in the distribution's archives.
     Install {
         install: String,
-        /// Where it is published, or the file that contains it.
+        /// The address of its publisher, or the file that contains it.
         from: String,
     },
 }
@@ -169,7 +169,7 @@ pub struct Finding {
     pub verdict: CheckVerdict,
     pub finding: String,
     pub looked_at: Vec<PathBuf>,
-    /// Remedies, in this order; empty if the check passed.
+    /// The remedies, in this order. Empty if the check passed.
     pub remedy: Vec<Remedy>,
 }
 

@@ -36,41 +36,43 @@ const MODULES_LOAD: &str = "/etc/modules-load.d/onload-ctk.conf";
 const ARCH: &str = "/proc/sys/kernel/arch";
 
 /// Empty where there is nothing to check.
-pub(super) type Findings = Result<Vec<Finding>, HostError>;
+pub(super) type Findings = HostResult<Vec<Finding>>;
+
+pub(super) type HostResult<T> = Result<T, HostError>;
 
 impl CheckContext<'_> {
-    pub(super) fn exists(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+    pub(super) fn exists(&self, path: impl AsRef<Path>) -> HostResult<bool> {
         Ok(self.host.entry(path.as_ref())?.is_some())
     }
 
-    pub(super) fn is_file(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+    pub(super) fn is_file(&self, path: impl AsRef<Path>) -> HostResult<bool> {
         let entry = self.host.entry(path.as_ref())?;
         Ok(matches!(entry, Some(EntryKind::File { .. })))
     }
 
-    pub(super) fn attribute(&self, path: impl AsRef<Path>) -> Result<Option<String>, HostError> {
+    pub(super) fn attribute(&self, path: impl AsRef<Path>) -> HostResult<Option<String>> {
         self.host.attribute(path.as_ref())
     }
 
     /// The first two numbers of the running kernel's release, where it is shown.
-    pub(super) fn kernel_version(&self) -> Result<Option<(u32, u32)>, HostError> {
+    pub(super) fn kernel_version(&self) -> HostResult<Option<(u32, u32)>> {
         Ok(self.attribute(RELEASE)?.as_deref().and_then(parse_kernel_version))
     }
 
     /// Whether the processor is a 64-bit Arm. If the kernel does not report it, this program's architecture is assumed.
-    pub(super) fn is_arm(&self) -> Result<bool, HostError> {
+    pub(super) fn is_arm(&self) -> HostResult<bool> {
         let arch = self.attribute(ARCH)?;
         Ok(arch.as_deref().unwrap_or(std::env::consts::ARCH) == "aarch64")
     }
 
     /// Whether a file is a link to /dev/null, by which units and rules are switched off.
-    pub(super) fn is_masked(&self, path: impl AsRef<Path>) -> Result<bool, HostError> {
+    pub(super) fn is_masked(&self, path: impl AsRef<Path>) -> HostResult<bool> {
         let target = self.host.link(path.as_ref())?;
         Ok(target.is_some_and(|target| target == Path::new("/dev/null")))
     }
 
     /// How a program is installed that is not there, and that a command needs.
-    pub(super) fn install_remedy(&self, program: &str) -> Result<Option<Remedy>, HostError> {
+    pub(super) fn install_remedy(&self, program: &str) -> HostResult<Option<Remedy>> {
         for directory in ["/usr/bin", "/usr/sbin", "/bin", "/sbin"] {
             if self.is_file(Path::new(directory).join(program))? {
                 return Ok(None);
@@ -82,14 +84,14 @@ impl CheckContext<'_> {
     }
 
     /// Returns what loads a module at each boot, unless that is written already.
-    pub(super) fn module_remedy(&self, module: &str) -> Result<Option<Remedy>, HostError> {
+    pub(super) fn module_remedy(&self, module: &str) -> HostResult<Option<Remedy>> {
         let text = self.host.text(MODULES_LOAD.as_ref())?.unwrap_or_default();
         let is_written = text.lines().any(|line| line.trim() == module);
         Ok((!is_written).then(|| Remedy::write(MODULES_LOAD, module)))
     }
 
     /// How the package's files come back: no archive of a distribution has it.
-    pub(super) fn reinstall_remedy(&self) -> Result<Remedy, HostError> {
+    pub(super) fn reinstall_remedy(&self) -> HostResult<Remedy> {
         let from = match Distribution::detect(self.host)? {
             Distribution::Debian | Distribution::Ubuntu => "its file: dpkg -i onload-ctk_*.deb",
             Distribution::RedHat | Distribution::Suse => {
@@ -109,7 +111,7 @@ impl CheckContext<'_> {
 
     /// Whether the package's units start what they are for, as the main one says: where it is not there, somebody else
     /// starts that. Its archive lays them down where there is no systemd, too.
-    pub(super) fn has_units(&self) -> Result<bool, HostError> {
+    pub(super) fn has_units(&self) -> HostResult<bool> {
         Ok(self.is_file("/usr/lib/systemd/system/onload-cdi.service")?
             && Distribution::detect(self.host)?.has_systemd())
     }

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use onload_host::discover::hugepages::NODES;
-use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::kernel_line;
 use onload_sys::cpu_list;
 use onload_sys::text::format_count;
@@ -19,14 +18,13 @@ const FASTEST: &str = "performance";
 
 /// Whether CPUs keep their frequency: one that has to come up first adds tens of microseconds.
 pub(super) fn check_governor(context: &CheckContext<'_>) -> Findings {
-    let policies = context.host.list(POLICIES.as_ref())?.names;
-    let policies = policies.iter().filter(|name| name.starts_with("policy"));
     let (mut count, mut slow) = (0, BTreeSet::new());
-    for policy in policies {
-        let path = format!("{POLICIES}/{policy}/scaling_governor");
-        let Some(governor) = context.attribute(path)? else {
+    for policy in context.host.list(POLICIES.as_ref())?.names {
+        if !policy.starts_with("policy") {
             continue;
-        };
+        }
+        let path = format!("{POLICIES}/{policy}/scaling_governor");
+        let Some(governor) = context.attribute(path)? else { continue };
         count += 1;
         if governor != FASTEST {
             slow.insert(governor);
@@ -91,10 +89,7 @@ pub(super) fn check_isolated_cpus(context: &CheckContext<'_>) -> Findings {
 }
 
 /// The CPUs that a file lists, or that they are unknown: advice by a part of a list would be wrong.
-fn read_cpus(
-    context: &CheckContext<'_>,
-    path: &str,
-) -> Result<Result<BTreeSet<u32>, Finding>, HostError> {
+fn read_cpus(context: &CheckContext<'_>, path: &str) -> HostResult<Result<BTreeSet<u32>, Finding>> {
     let list = context.attribute(path)?.unwrap_or_default();
     Ok(cpu_list::parse_kernel_list(&list).map_err(|error| {
         let text = format!("could not determine which CPUs are isolated near a device: {error}");
@@ -108,7 +103,7 @@ fn isolate_finding(
     context: &CheckContext<'_>,
     node: u32,
     cpus: &BTreeSet<u32>,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     let text = format!(
         "no isolated CPU is on a node with a device: programs on them reach node {node} across the sockets"
     );

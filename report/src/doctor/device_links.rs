@@ -3,13 +3,12 @@
 
 use std::path::Path;
 
-use onload_core::expectation::{DriverNode, ExpectedDevice, NumberSource};
+use onload_core::expectation::{ExpectedDevice, NumberSource};
 use onload_engines::installed::PROGRAM_DIRS;
 use onload_engines::version::EngineVersion;
-use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::distribution::Distribution;
 
 const LINKS: &str = "/dev/char";
@@ -21,7 +20,11 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     let devices = context.inventory.with_drained();
-    let findings =         devices.flat_map(|device| &device.nodes).filter(|node| is_made_by_mknod(&node.expected)).map(|offered| {
+    let mut findings = Vec::new();
+    for offered in devices.flat_map(|device| &device.nodes) {
+        if !is_made_by_mknod(&offered.expected) {
+            continue;
+        }
         let path = &offered.node.path;
         let link = format!("{LINKS}/{}", offered.node.number);
         let finding = if context.host.link(link.as_ref())?.is_some() {
@@ -33,20 +36,20 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
             );
             Finding::warn(text, Remedy::run(format!("ln -s {path} {link}")))
         };
-        Ok(finding.with_subject(offered.node.name()).with_path(link))
-    });
-    findings.collect()
+        findings.push(finding.with_subject(offered.node.name()).with_path(link));
+    }
+    Ok(findings)
 }
 
 fn is_made_by_mknod(expected: &[ExpectedDevice]) -> bool {
-    let is_in_proc = |driver: &DriverNode| driver.source == NumberSource::ProcDevices;
-    expected
-        .iter()
-        .any(|device| matches!(device, ExpectedDevice::Driver(driver) if is_in_proc(driver)))
+    expected.iter().any(|device| match device {
+        ExpectedDevice::Driver(driver) => driver.source == NumberSource::ProcDevices,
+        _ => false,
+    })
 }
 
 /// Returns whether each runc is known to be new enough. Engines may bring one that is not found here.
-fn needs_no_link(context: &CheckContext<'_>) -> Result<bool, HostError> {
+fn needs_no_link(context: &CheckContext<'_>) -> HostResult<bool> {
     let mut versions = Vec::new();
     for directory in PROGRAM_DIRS {
         let program = Path::new(directory).join("runc");

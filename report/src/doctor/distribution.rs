@@ -57,9 +57,10 @@ impl Distribution {
     /// The first known name of `ID`, then of `ID_LIKE`, which begins with the closest.
     fn from_os_release(text: &str) -> Option<Distribution> {
         let value = |key: &str| {
-            let mut lines = text.lines();
-            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            value.unwrap_or_default().trim_matches(['"', '\''])
+            text.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+                .unwrap_or_default()
+                .trim_matches(['"', '\''])
         };
         let mut words = [value("ID"), value("ID_LIKE")].into_iter().flat_map(str::split_whitespace);
         words.find_map(|word| match word {
@@ -79,7 +80,8 @@ impl Distribution {
         match (program, self) {
             ("lspci" | "setpci", _) => "pciutils",
             ("cpupower", Distribution::Debian) => "linux-cpupower",
-            // One per kernel version: the program in /usr/bin only executes it.
+            // The package differs by kernel version: the program in /usr/bin only starts the one
+            // for the running kernel.
             ("cpupower", Distribution::Ubuntu) => "linux-tools-$(uname -r)",
             ("cpupower", Distribution::RedHat | Distribution::RpmOstree) => "kernel-tools",
             (LIBIBVERBS, Distribution::Debian | Distribution::Ubuntu) => "ibverbs-providers",

@@ -1,15 +1,15 @@
-//! Obstacles to GPUDirect RDMA besides ACS: registration of GPU memory, the IOMMU, a distant NIC, and Data Direct.
+//! Obstacles to GPUDirect RDMA other than ACS: registration of GPU memory, the IOMMU, a distant
+//! NIC, and Data Direct.
 
 use onload_host::devices::gpu_nics::GpuNicMap;
 use onload_host::discover::gpu::{self, Distance};
 use onload_host::discover::pci::DEVICES;
-use onload_host::host::HostError;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ShortList, format_count, quote_for_shell};
 
 use super::acs;
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings, RELEASE};
+use super::context::{CheckContext, Findings, HostResult, RELEASE};
 use super::kernel_line;
 
 const PEERMEM: &str = "/sys/module/nvidia_peermem";
@@ -33,10 +33,8 @@ pub(super) fn check_peer_memory(context: &CheckContext<'_>) -> Findings {
     if context.inventory.rdma.is_empty() {
         return Ok(Vec::new());
     }
-    let has = |vendor: &str| {
-        let mut gpus = gpu::gpus(&context.inventory.functions);
-        gpus.any(|(_, name)| name == vendor)
-    };
+    let has =
+        |vendor: &str| gpu::gpus(&context.inventory.functions).any(|(_, name)| name == vendor);
     let mut findings = Vec::new();
     if has("NVIDIA") && context.exists("/sys/module/nvidia")? {
         findings.push(nvidia_finding(context)?);
@@ -47,7 +45,7 @@ pub(super) fn check_peer_memory(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-fn nvidia_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
+fn nvidia_finding(context: &CheckContext<'_>) -> HostResult<Finding> {
     if context.exists(PEERMEM)? {
         return Ok(Finding::pass("nvidia_peermem is loaded").with_path(PEERMEM));
     }
@@ -82,14 +80,14 @@ fn open_modules() -> Remedy {
     )
 }
 
-fn has_dma_buf(context: &CheckContext<'_>) -> Result<bool, HostError> {
+fn has_dma_buf(context: &CheckContext<'_>) -> HostResult<bool> {
     let version = context.attribute(NVIDIA_VERSION)?.unwrap_or_default();
     let is_new = open_version(&version).is_some_and(|version| version >= FIRST_OPEN);
     Ok(is_new && context.kernel_version()? >= Some(FIRST_KERNEL))
 }
 
-/// The first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
-/// Build`; none of the closed modules.
+/// Returns the first number of a version such as `NVRM version: NVIDIA UNIX Open Kernel Module for
+/// x86_64 570.86.15 Release Build`, or `None` for the closed modules.
 fn open_version(text: &str) -> Option<u32> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let (_, version) = line.split_once(" Open Kernel Module ")?;
@@ -98,16 +96,14 @@ fn open_version(text: &str) -> Option<u32> {
 }
 
 /// Whether `ib_core` has what it loads with; so it is taken to be where nothing says it.
-fn can_load_peermem(context: &CheckContext<'_>) -> Result<bool, HostError> {
-    let is_peer_memory = |line: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ' || *byte == b'\t');
-        words.any(|word| word == PEER_MEMORY)
-    };
-    let matches = context.host.lines(SYMBOLS.as_ref(), &is_peer_memory)?;
+fn can_load_peermem(context: &CheckContext<'_>) -> HostResult<bool> {
+    let matches = context.host.lines(SYMBOLS.as_ref(), &|line| {
+        line.split(|byte| *byte == b' ' || *byte == b'\t').any(|word| word == PEER_MEMORY)
+    })?;
     Ok(matches.is_none_or(|lines| !lines.is_empty()))
 }
 
-fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
+fn amd_finding(context: &CheckContext<'_>) -> HostResult<Finding> {
     for peers in AMD_PEERS {
         if context.exists(peers)? {
             return Ok(Finding::pass("amdgpu exports GPU memory to RDMA").with_path(peers));
@@ -115,18 +111,14 @@ fn amd_finding(context: &CheckContext<'_>) -> Result<Finding, HostError> {
     }
     let release = context.attribute(RELEASE)?.unwrap_or_default();
     for file in [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")] {
-        let Some(text) = context.host.text(file.as_ref())? else {
-            continue;
-        };
-        let is_off = |option: &&str| {
+        let Some(text) = context.host.text(file.as_ref())? else { continue };
+        let mut off = Vec::new();
+        for option in AMD_OPTIONS {
             let on = format!("{option}=y");
-            !text.lines().any(|line| line == on)
-        };
-        let off: Vec<String> = AMD_OPTIONS
-            .iter()
-            .filter(|option| is_off(option))
-            .map(|option| (*option).to_owned())
-            .collect();
+            if !text.lines().any(|line| line == on) {
+                off.push(option.to_owned());
+            }
+        }
         let finding = if off.is_empty() {
             Finding::pass("the kernel exports AMD GPU memory as dma-buf")
         } else {
@@ -164,9 +156,7 @@ pub(super) fn check_iommu(context: &CheckContext<'_>) -> Findings {
         has_pair = true;
         for address in [gpu, nic] {
             let function = context.inventory.functions.get(address);
-            let Some(group) = function.and_then(|function| function.iommu_group) else {
-                continue;
-            };
+            let Some(group) = function.and_then(|function| function.iommu_group) else { continue };
             let kind = context
                 .attribute(format!("{GROUPS}/{group}/type"))?
                 .filter(|kind| kind.starts_with("DMA"));
@@ -221,8 +211,10 @@ pub(super) fn check_numa_node(context: &CheckContext<'_>) -> Findings {
             [] => "no RDMA device is on its NUMA node".to_owned(),
             names => format!("{} on its NUMA node cannot be used now", names.join(", ")),
         };
-        let name = gpu_nics.nics.iter().find(|candidate| candidate.address == nic);
-        let name = name.map_or(nic.to_string(), |nic| nic.name.clone());
+        let name = match gpu_nics.nics.iter().find(|candidate| candidate.address == nic) {
+            Some(known) => known.name.clone(),
+            None => nic.to_string(),
+        };
         let text = format!("{reason}: traffic of {name} crosses the nodes");
         let remedy = match node_nics.as_slice() {
             [] => "onload-ctk topology --matrix".to_owned(),

@@ -77,8 +77,8 @@ fn hugepage_nics<'e>(context: &'e CheckContext<'_>) -> impl Iterator<Item = &'e 
 
 /// Whether pages of that size are of use on a node. Pages larger than 2 MiB are only for vfio.
 fn is_usable_size(context: &CheckContext<'_>, node: u32, kib: u64) -> bool {
-    let has_nic = || hugepage_nics(context).any(|nic| nic.numa_node == Some(node));
-    kib == MIN_KIB || kib > MIN_KIB && !has_nic()
+    kib == MIN_KIB
+        || kib > MIN_KIB && !hugepage_nics(context).any(|nic| nic.numa_node == Some(node))
 }
 
 /// Whether the configuration sets aside such pages there.

@@ -5,11 +5,10 @@ use onload_host::discover::pci::{DEVICES, PciFunction};
 use onload_host::discover::vfio::{
     NEEDS_TOKEN, NO_LINK, any_has_interface, can_be_spared, find_blockers, is_bound_to_vfio,
 };
-use onload_host::host::HostError;
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::kernel_line;
 
 const DRIVERCTL: &str = "driverctl";
@@ -17,10 +16,10 @@ const FIRMWARE: &str = "systemctl reboot --firmware-setup";
 const CPUINFO: &str = "/proc/cpuinfo";
 
 pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
-    let functions = || context.inventory.functions.iter();
-    let vfio = functions().filter(|function| is_bound_to_vfio(function)).count();
-    let virtual_functions = functions().filter(|f| f.physical_function.is_some()).count();
-    if vfio == 0 && virtual_functions == 0 && context.config.sriov.is_empty() {
+    let functions = &context.inventory.functions;
+    let vfio = functions.iter().filter(|function| is_bound_to_vfio(function)).count();
+    let has_virtual = functions.iter().any(|function| function.physical_function.is_some());
+    if vfio == 0 && !has_virtual && context.config.sriov.is_empty() {
         return Ok(Vec::new());
     }
     // Their groups are made without an IOMMU (`vfio_noiommu_group_alloc`).
@@ -31,7 +30,7 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
         .filter(|device| device.noiommu)
         .map(|device| device.pci_address.to_string())
         .collect();
-    let grouped = functions().filter(|f| f.iommu_group.is_some()).count();
+    let grouped = functions.iter().filter(|function| function.iommu_group.is_some()).count();
     if grouped > 0 && open.is_empty() {
         let singular = "function is in an IOMMU group";
         let text = format_count(grouped, singular, "functions are in IOMMU groups");
@@ -61,7 +60,7 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
 
 /// Returns the change of the kernel's command line that enables the IOMMU; `None` if only the firmware can: the kernel
 /// enables each SMMU and AMD-Vi that the firmware describes (drivers/iommu/amd/init.c), and VT-d if its word asks for it.
-fn enable_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
+fn enable_remedy(context: &CheckContext<'_>) -> HostResult<Option<Remedy>> {
     const ENABLE: &str = "intel_iommu=on";
     const PASS_THROUGH: &str = "iommu=pt";
     if context.is_arm()? {
@@ -88,12 +87,11 @@ fn enable_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError
 }
 
 /// Returns whether the processor has AMD-Vi rather than VT-d.
-fn is_amd(context: &CheckContext<'_>) -> Result<bool, HostError> {
-    let is_vendor = |line: &[u8]| {
+fn is_amd(context: &CheckContext<'_>) -> HostResult<bool> {
+    let lines = context.host.lines(CPUINFO.as_ref(), &|line| {
         let value = line.strip_prefix(b"vendor_id").unwrap_or_default().trim_ascii_end();
         value.ends_with(b"AuthenticAMD") || value.ends_with(b"HygonGenuine")
-    };
-    let lines = context.host.lines(CPUINFO.as_ref(), &is_vendor)?;
+    })?;
     Ok(lines.is_some_and(|lines| !lines.is_empty()))
 }
 
@@ -103,9 +101,7 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
     let mut findings: Vec<Finding> = Vec::new();
     for device in vfio.iter().filter(|device| !device.viable) {
         let blockers = find_blockers(&context.inventory.functions, &device.group_members);
-        let Some((first, rest)) = blockers.split_first() else {
-            continue;
-        };
+        let Some((first, rest)) = blockers.split_first() else { continue };
         let group = device.iommu_group;
         let names: Vec<String> =
             blockers.iter().map(|blocker| blocker.address.to_string()).collect();
@@ -144,14 +140,15 @@ pub(super) fn check_groups(context: &CheckContext<'_>) -> Findings {
 /// Checks that physical functions with virtual functions are bound to a driver, without which these cannot be set up.
 /// And whether their interfaces are up where containers get these.
 pub(super) fn check_vf_parents(context: &CheckContext<'_>) -> Findings {
-    let functions = context.inventory.functions.iter();
-    let parents = functions.filter(|function| !function.virtual_functions.is_empty());
     let install = context.install_remedy(DRIVERCTL)?;
-    let idle = &context.inventory.idle_ports;
-    let finding = |parent: &PciFunction| {
-        let address = parent.address;
-        let idle = idle.iter().find(|(idle, _)| *idle == address);
+    let mut findings = Vec::new();
+    for parent in context.inventory.functions.iter() {
         let count = parent.virtual_functions.len();
+        if count == 0 {
+            continue;
+        }
+        let address = parent.address;
+        let idle = context.inventory.idle_ports.iter().find(|(idle, _)| *idle == address);
         let functions = format_count(count, "virtual function", "virtual functions");
         let finding = match (parent.driver.as_deref(), idle) {
             // To leave vfio would remove them (`vfio_pci_core_unregister_device`).
@@ -170,7 +167,7 @@ pub(super) fn check_vf_parents(context: &CheckContext<'_>) -> Findings {
             .with_first_remedy(install.clone()),
         };
         let finding = finding.with_path(format!("{DEVICES}/{address}/driver"));
-        finding.with_subject(address.to_string())
-    };
-    Ok(parents.map(finding).collect())
+        findings.push(finding.with_subject(address.to_string()));
+    }
+    Ok(findings)
 }

@@ -1,10 +1,8 @@
 //! How a word comes onto the kernel's command line: by rpm-ostree or grubby, as Red Hat's systems have them, by GRUB's
 //! settings, or by hand where another boot loader starts it.
 
-use onload_host::host::HostError;
-
 use super::check::{Finding, Remedy};
-use super::context::CheckContext;
+use super::context::{CheckContext, HostResult};
 use super::distribution::Distribution;
 
 /// Edits the entries of the boot loader, where Red Hat's are.
@@ -12,11 +10,11 @@ const GRUBBY: &str = "/usr/sbin/grubby";
 const GRUB: &str = "/etc/default/grub";
 pub(super) const CMDLINE_PATH: &str = "/proc/cmdline";
 
-fn is_ostree(context: &CheckContext<'_>) -> Result<bool, HostError> {
+fn is_ostree(context: &CheckContext<'_>) -> HostResult<bool> {
     Ok(Distribution::detect(context.host)? == Distribution::RpmOstree)
 }
 
-pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, HostError> {
+pub(super) fn write(context: &CheckContext<'_>, words: &str) -> HostResult<Remedy> {
     Ok(if is_ostree(context)? {
         let words: String =
             words.split_ascii_whitespace().map(|word| format!(" --append=\"{word}\"")).collect();
@@ -40,7 +38,7 @@ pub(super) fn write(context: &CheckContext<'_>, words: &str) -> Result<Remedy, H
 }
 
 /// Returns whether GRUB's settings already contain these words, so that only its entries have to be made again.
-fn is_in_grub(context: &CheckContext<'_>, words: &str) -> Result<bool, HostError> {
+fn is_in_grub(context: &CheckContext<'_>, words: &str) -> HostResult<bool> {
     let text = context.host.text(GRUB.as_ref())?.unwrap_or_default();
     let values = text
         .lines()
@@ -53,10 +51,7 @@ fn is_in_grub(context: &CheckContext<'_>, words: &str) -> Result<bool, HostError
 
 /// The first word of the kernel's line that begins so. Words after `--` are for init, and words with other characters
 /// than those of parameters cannot be named in a command.
-pub(super) fn find_word(
-    context: &CheckContext<'_>,
-    start: &str,
-) -> Result<Option<String>, HostError> {
+pub(super) fn find_word(context: &CheckContext<'_>, start: &str) -> HostResult<Option<String>> {
     let line = context.attribute(CMDLINE_PATH)?.unwrap_or_default();
     let mut words = line.split_ascii_whitespace().take_while(|word| *word != "--");
     let word = words.find(|word| {
@@ -67,11 +62,7 @@ pub(super) fn find_word(
 }
 
 /// The first step, where a word of the line is replaced by another. Both are plain to a shell and to sed.
-pub(super) fn replace(
-    context: &CheckContext<'_>,
-    old: &str,
-    new: &str,
-) -> Result<Remedy, HostError> {
+pub(super) fn replace(context: &CheckContext<'_>, old: &str, new: &str) -> HostResult<Remedy> {
     Ok(if is_ostree(context)? {
         Remedy::run(format!("rpm-ostree kargs --delete={old} --append={new}"))
     } else if context.is_file(GRUBBY)? {
@@ -90,15 +81,12 @@ pub(super) fn with_kernel_line(
     context: &CheckContext<'_>,
     finding: Finding,
     words: &str,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     let finding = finding.with_remedy(write(context, words)?);
     with_bootloader_update(context, finding)
 }
 
-fn with_bootloader_update(
-    context: &CheckContext<'_>,
-    finding: Finding,
-) -> Result<Finding, HostError> {
+fn with_bootloader_update(context: &CheckContext<'_>, finding: Finding) -> HostResult<Finding> {
     let distribution = Distribution::detect(context.host)?;
     let has_tool = distribution == Distribution::RpmOstree || context.is_file(GRUBBY)?;
     let update = Remedy::run(distribution.update_grub());
@@ -107,10 +95,7 @@ fn with_bootloader_update(
 }
 
 /// A finding whose first step was [`write()`] or [`replace()`], with the steps that follow it.
-pub(super) fn with_reboot(
-    context: &CheckContext<'_>,
-    finding: Finding,
-) -> Result<Finding, HostError> {
+pub(super) fn with_reboot(context: &CheckContext<'_>, finding: Finding) -> HostResult<Finding> {
     let finding = with_bootloader_update(context, finding)?;
     let reboot = Distribution::detect(context.host)?.reboot_command();
     Ok(finding.with_remedy(Remedy::run(reboot)))

@@ -26,12 +26,13 @@ mod unread;
 
 use onload_sys::text::ErrorChain;
 
+use CheckFamily::{Host, Rdma, Security, Specs, Trust, Units};
 use engines::InstalledEngine;
 use onload_host::host::HostError;
 
 pub use check::{Check, CheckFamily, CheckVerdict, Finding, Remedy};
 pub use context::CheckContext;
-use context::Findings;
+use context::{Findings, HostResult};
 
 /// The check that finds engines, including unused ones.
 const ENGINE: &str = "engine";
@@ -40,137 +41,82 @@ type HostCheck = fn(&CheckContext<'_>) -> Findings;
 
 /// All checks, with the reason shown if a check returns no findings and is skipped.
 const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
-    (CheckFamily::Host, "config", unread::check_configuration, "nothing to check"),
-    (CheckFamily::Host, "discovery", unread::check_discovery, "nothing to check"),
-    (CheckFamily::Host, "onload-modules", onload::check_modules, "Onload is not installed"),
-    (CheckFamily::Host, "onload-library", onload::check_library, "no Onload driver is loaded"),
+    (Host, "config", unread::check_configuration, "nothing to check"),
+    (Host, "discovery", unread::check_discovery, "nothing to check"),
+    (Host, "onload-modules", onload::check_modules, "Onload is not installed"),
+    (Host, "onload-library", onload::check_library, "no Onload driver is loaded"),
     (
-        CheckFamily::Host,
+        Host,
         "onload-control-plane",
         onload::check_control_plane,
         "no Onload driver that starts a control plane",
     ),
-    (CheckFamily::Host, "onload-bond", onload::check_bonds, "no bond with an accelerated member"),
-    (CheckFamily::Host, "onload-interface", onload::check_interfaces, "Onload is not offered"),
-    (CheckFamily::Host, "interface-up", onload::link, "no accelerated interface on the host"),
+    (Host, "onload-bond", onload::check_bonds, "no bond with an accelerated member"),
+    (Host, "onload-interface", onload::check_interfaces, "Onload is not offered"),
+    (Host, "interface-up", onload::link, "no accelerated interface on the host"),
+    (Host, "returning", returning::check_returning, "no device was moved into a container"),
+    (Host, "af-xdp", onload::check_af_xdp, "Onload uses no interface of the host by AF_XDP"),
+    (Host, "iommu", iommu::check_enabled, "no virtual functions, and no function is bound to vfio"),
+    (Host, "iommu-groups", iommu::check_groups, "no function is bound to vfio"),
+    (Host, "physical-functions", iommu::check_vf_parents, "no virtual functions"),
+    (Host, "hugepages", hugepages::check_hugepages, "no device on a NUMA node needs huge pages"),
+    (Host, "pcie-link", pcie::check_links, "no offered card reports the speed of its PCIe link"),
     (
-        CheckFamily::Host,
-        "returning",
-        returning::check_returning,
-        "no device was moved into a container",
-    ),
-    (
-        CheckFamily::Host,
-        "af-xdp",
-        onload::check_af_xdp,
-        "Onload uses no interface of the host by AF_XDP",
-    ),
-    (
-        CheckFamily::Host,
-        "iommu",
-        iommu::check_enabled,
-        "no virtual functions, and no function is bound to vfio",
-    ),
-    (CheckFamily::Host, "iommu-groups", iommu::check_groups, "no function is bound to vfio"),
-    (CheckFamily::Host, "physical-functions", iommu::check_vf_parents, "no virtual functions"),
-    (
-        CheckFamily::Host,
-        "hugepages",
-        hugepages::check_hugepages,
-        "no device on a NUMA node needs huge pages",
-    ),
-    (
-        CheckFamily::Host,
-        "pcie-link",
-        pcie::check_links,
-        "no offered card reports the speed of its PCIe link",
-    ),
-    (
-        CheckFamily::Host,
+        Host,
         "cpu-governor",
         cpu::check_governor,
         "no device on a NUMA node, or no frequency governor",
     ),
     (
-        CheckFamily::Host,
+        Host,
         "isolated-cpus",
         cpu::check_isolated_cpus,
         "no isolated CPUs, or no device on a NUMA node",
     ),
+    (Host, "device-links", device_links::check_links, "no device node needs a link in /dev/char"),
+    (Host, "hook", memlock::check_hook, "no RDMA or vfio device"),
+    (Host, "memlock", memlock::check_limit, "no RDMA or vfio device"),
+    (Rdma, "rdma-netns", rdma::check_netns_mode, "the kernel has no RDMA subsystem"),
+    (Rdma, "rdma-cm", rdma::check_connection_manager, "no RDMA device with a connection manager"),
+    (Rdma, "rdma-guid", rdma::check_guids, "no RDMA device with a node GUID"),
+    (Rdma, "rdma-port", rdma::check_ports, "no RDMA device with ports"),
     (
-        CheckFamily::Host,
-        "device-links",
-        device_links::check_links,
-        "no device node needs a link in /dev/char",
-    ),
-    (CheckFamily::Host, "hook", memlock::check_hook, "no RDMA or vfio device"),
-    (CheckFamily::Host, "memlock", memlock::check_limit, "no RDMA or vfio device"),
-    (CheckFamily::Rdma, "rdma-netns", rdma::check_netns_mode, "the kernel has no RDMA subsystem"),
-    (
-        CheckFamily::Rdma,
-        "rdma-cm",
-        rdma::check_connection_manager,
-        "no RDMA device with a connection manager",
-    ),
-    (CheckFamily::Rdma, "rdma-guid", rdma::check_guids, "no RDMA device with a node GUID"),
-    (CheckFamily::Rdma, "rdma-port", rdma::check_ports, "no RDMA device with ports"),
-    (
-        CheckFamily::Rdma,
+        Rdma,
         "rdma-libraries",
         rdma::check_libraries,
         "no RDMA device that images could get libraries of the host for",
     ),
     (
-        CheckFamily::Rdma,
+        Rdma,
         "peer-memory",
         gpudirect::check_peer_memory,
         "no RDMA device, or no GPU with a loaded driver",
     ),
-    (CheckFamily::Rdma, "gpu-acs", acs::check_ports, "no GPU with an RDMA device"),
+    (Rdma, "gpu-acs", acs::check_ports, "no GPU with an RDMA device"),
+    (Rdma, "gpu-iommu", gpudirect::check_iommu, "no GPU with an RDMA device behind the IOMMU"),
+    (Rdma, "gpu-node", gpudirect::check_numa_node, "no GPU with an RDMA device"),
+    (Rdma, "data-direct", gpudirect::check_data_direct, "no GPU, or no NIC with Data Direct"),
+    (Specs, "drained", specs::check_drained, "nothing to check"),
+    (Specs, "specs-fresh", specs::check_up_to_date, "nothing to check"),
+    (Specs, "specs-valid", specs::check_valid, "no specification files"),
+    (Specs, "specs-conflict", specs::check_conflicts, "no specification files"),
+    (Specs, "specs-readable", specs::check_readable, "no specification files"),
+    (Trust, "trust", trust::check_files, "neither this package nor an OCI runtime is installed"),
+    (Units, "units", units::check_enabled, "the systemd units of this package are not installed"),
     (
-        CheckFamily::Rdma,
-        "gpu-iommu",
-        gpudirect::check_iommu,
-        "no GPU with an RDMA device behind the IOMMU",
-    ),
-    (CheckFamily::Rdma, "gpu-node", gpudirect::check_numa_node, "no GPU with an RDMA device"),
-    (
-        CheckFamily::Rdma,
-        "data-direct",
-        gpudirect::check_data_direct,
-        "no GPU, or no NIC with Data Direct",
-    ),
-    (CheckFamily::Specs, "drained", specs::check_drained, "nothing to check"),
-    (CheckFamily::Specs, "specs-fresh", specs::check_up_to_date, "nothing to check"),
-    (CheckFamily::Specs, "specs-valid", specs::check_valid, "no specification files"),
-    (CheckFamily::Specs, "specs-conflict", specs::check_conflicts, "no specification files"),
-    (CheckFamily::Specs, "specs-readable", specs::check_readable, "no specification files"),
-    (
-        CheckFamily::Trust,
-        "trust",
-        trust::check_files,
-        "neither this package nor an OCI runtime is installed",
-    ),
-    (
-        CheckFamily::Units,
-        "units",
-        units::check_enabled,
-        "the systemd units of this package are not installed",
-    ),
-    (
-        CheckFamily::Units,
+        Units,
         "udev-rules",
         units::check_udev_rules,
         "the systemd units of this package are not installed",
     ),
     (
-        CheckFamily::Security,
+        Security,
         "selinux",
         security::check_selinux,
         "SELinux is not enforcing, or has no policy for containers",
     ),
     (
-        CheckFamily::Security,
+        Security,
         "apparmor",
         security::check_apparmor,
         "AppArmor does not restrict user namespaces, or podman is not installed",
@@ -228,7 +174,7 @@ pub fn run_checks(context: &CheckContext<'_>, mut begin: impl FnMut(&'static str
     begin(ENGINE);
     let mut engines = engines::find_engines(context);
     let check_engines =
-        |check: EnginesCheck, engines: &Result<Vec<InstalledEngine>, HostError>| match engines {
+        |check: EnginesCheck, engines: &HostResult<Vec<InstalledEngine>>| match engines {
             Ok(engines) => check(context, engines),
             Err(error) => Ok(vec![unread_finding(error)]),
         };

@@ -8,12 +8,11 @@ use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
 use onload_host::discover::bond::{BondFault, OnloadBond};
 use onload_host::discover::nic::{DEBUGFS_NICS, Datapath, Nic};
 use onload_host::discover::onload::{CONTROL_PLANE, DEFAULT_CONTROL_PLANE, ProgramFault};
-use onload_host::host::HostError;
 use onload_host::netlink::features::{FlowFilters, InterfaceFeatures};
 use onload_sys::text::{format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::rdma::link_remedy;
 use super::reload::{reapply_remedy, reload_finding};
 use super::returning::lost_registrations;
@@ -46,9 +45,7 @@ pub(super) fn check_modules(context: &CheckContext<'_>) -> Findings {
 }
 
 pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
-    let Some(onload) = &context.inventory.onload else {
-        return Ok(Vec::new());
-    };
+    let Some(onload) = &context.inventory.onload else { return Ok(Vec::new()) };
     let Some(installation) = &onload.installation else {
         let finding = "the driver is loaded, but libonload.so is in none of the library \
             directories: install the user space of the same Onload, or configure its directory";
@@ -89,7 +86,7 @@ pub(super) fn check_library(context: &CheckContext<'_>) -> Findings {
 }
 
 /// Returns the problem of a driver of another build than the library. A reload helps if the modules on disk match it.
-fn build_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
+fn build_finding(context: &CheckContext<'_>, text: &str) -> HostResult<Finding> {
     let install = Remedy::install(
         "the modules and the library of one Onload",
         "its release, if the reload does not help",
@@ -151,10 +148,9 @@ fn bond_remedies(bond: &OnloadBond) -> (Remedy, Vec<Remedy>) {
         return (set(member, "nomaster"), Vec::new());
     }
     // The kernel changes the mode of a bond that is down and has no members (drivers/net/bonding/bond_options.c).
-    let members = || bond.members.iter();
-    let empty = members().map(|member| set(member, "nomaster"));
+    let empty = bond.members.iter().map(|member| set(member, "nomaster"));
     let mode = set(&bond.name, "type bond mode active-backup");
-    let fill = members().map(|member| set(member, &format!("master {name}")));
+    let fill = bond.members.iter().map(|member| set(member, &format!("master {name}")));
     let others = empty.chain([mode]).chain(fill).chain([set(&bond.name, "up")]);
     (set(&bond.name, "down"), others.collect())
 }
@@ -186,12 +182,14 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
     if !names.is_empty()
         && let Some(reapply) = reapply_remedy(context)?
     {
-        let configured = context.config.host.af_xdp.iter().map(InterfaceName::as_str);
-        let is_missing = |name: &&str| {
-            inventory.interfaces.iter().any(|interface| interface.name == *name)
+        let mut missing = Vec::new();
+        for name in context.config.host.af_xdp.iter().map(InterfaceName::as_str) {
+            if inventory.interfaces.iter().any(|interface| interface.name == name)
                 && !inventory.attached.iter().any(|attached| attached == name)
-        };
-        let missing: Vec<&str> = configured.filter(is_missing).collect();
+            {
+                missing.push(name);
+            }
+        }
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let text =
@@ -204,15 +202,13 @@ pub(super) fn check_interfaces(context: &CheckContext<'_>) -> Findings {
 
 pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     let inventory = context.inventory;
-    // No command of the host reads or sets the channels of an interface that is in a container.
-    let is_on_host =
-        |nic: &&Nic| inventory.interfaces.iter().any(|interface| interface.name == nic.name);
     let lost = lost_registrations(context);
-    let nics: Vec<_> = inventory
+    // No command of the host reads or sets the channels of an interface that is in a container.
+    let nics: Vec<&Nic> = inventory
         .nics
         .iter()
         .filter(|nic| nic.datapath == Datapath::AfXdp && !lost.contains(&nic.name))
-        .filter(is_on_host)
+        .filter(|nic| inventory.interfaces.iter().any(|interface| interface.name == nic.name))
         .collect();
     if nics.is_empty() {
         return Ok(Vec::new());
@@ -220,11 +216,6 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     let parameter = context.attribute(AF_XDP_FLOW_FILTERS)?;
     let features_by_name = context.host.interface_features()?;
     let install = context.install_remedy("ethtool")?;
-    let is_known = |features: InterfaceFeatures| match parameter.as_deref() {
-        None => features.flow_filters == Some(FlowFilters::On),
-        Some("0") => features.channels.is_some(),
-        Some(_) => features.flow_filters.is_some(),
-    };
     let findings = nics.into_iter().map(|nic| {
         let name = &nic.name;
         let features = features_by_name.get(name).copied().unwrap_or_default();
@@ -244,7 +235,7 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
                     }
                 }
             }
-            None if !is_known(features) => {
+            None if !is_suitability_known(features, parameter.as_deref()) => {
                 let command = format!("ethtool -k {}", quote_for_shell(name));
                 let text = "could not determine whether the driver has the flow filters and \
                     channels that Onload needs";
@@ -265,6 +256,16 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
         finding.with_path(AF_XDP_FLOW_FILTERS).with_subject(nic.device.clone())
     });
     Ok(findings.collect())
+}
+
+/// Returns whether enough is known to say that an interface suits Onload. `parameter` is Onload's own
+/// setting of flow filters.
+fn is_suitability_known(features: InterfaceFeatures, parameter: Option<&str>) -> bool {
+    match parameter {
+        None => features.flow_filters == Some(FlowFilters::On),
+        Some("0") => features.channels.is_some(),
+        Some(_) => features.flow_filters.is_some(),
+    }
 }
 
 pub(super) fn link(context: &CheckContext<'_>) -> Findings {

@@ -15,15 +15,10 @@ pub(super) fn check_links(context: &CheckContext<'_>) -> Findings {
     let mut findings = Vec::new();
     for address in offered_cards(context) {
         let directory = Path::new(DEVICES).join(address.to_string());
-        let Some(now) = pcie_link::read(context.host, &directory, "current")? else {
-            continue;
-        };
-        let Some(card) = pcie_link::read(context.host, &directory, "max")? else {
-            continue;
-        };
-        let parent = context.host.resolve(&directory)?;
-        let parent = parent.as_deref().and_then(Path::parent);
-        let slot = match parent {
+        let Some(now) = pcie_link::read(context.host, &directory, "current")? else { continue };
+        let Some(card) = pcie_link::read(context.host, &directory, "max")? else { continue };
+        let real_path = context.host.resolve(&directory)?;
+        let slot = match real_path.as_deref().and_then(Path::parent) {
             Some(parent) => pcie_link::read(context.host, parent, "max")?,
             None => None,
         };

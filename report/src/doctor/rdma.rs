@@ -10,13 +10,12 @@ use onload_core::rdma_providers::{
 };
 use onload_host::discover::netdev::is_down;
 use onload_host::discover::rdma::{RdmaDevice, RdmaPort, ZERO_GUID};
-use onload_host::host::HostError;
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::fs::trust::TrustedTree;
 use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::distribution::Distribution;
 
 const MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
@@ -27,9 +26,7 @@ const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 
 /// Whether the mode of network namespaces is the configured one. In both modes containers can have devices.
 pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
-    let Some(mode) = context.inventory.rdma_netns_mode else {
-        return Ok(Vec::new());
-    };
+    let Some(mode) = context.inventory.rdma_netns_mode else { return Ok(Vec::new()) };
     let configured = context.config.host.rdma_netns.unwrap_or(mode);
     let finding = match (mode, configured) {
         (RdmaNetns::Shared, RdmaNetns::Shared) => {
@@ -116,7 +113,7 @@ fn inactive_ports_finding(
     device: &RdmaDevice,
     port: &RdmaPort,
     trouble: String,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     let ports = format!("/sys/class/infiniband/{}/ports", device.name);
     let has_link = port.state.as_deref().is_some_and(|state| state != "DOWN");
     let remedy = match port.netdevs.first() {
@@ -131,7 +128,7 @@ fn inactive_ports_finding(
 }
 
 /// Returns the remedy for an interface without a link. If it is up, its cable or the other end is at fault.
-pub(super) fn link_remedy(context: &CheckContext<'_>, name: &str) -> Result<Remedy, HostError> {
+pub(super) fn link_remedy(context: &CheckContext<'_>, name: &str) -> HostResult<Remedy> {
     let flags = context.attribute(format!("/sys/class/net/{name}/flags"))?;
     let name = quote_for_shell(name);
     Ok(Remedy::run(match flags {
@@ -200,12 +197,11 @@ fn virtual_guid_remedies(context: &CheckContext<'_>, device: &RdmaDevice) -> Opt
     let (index, _) = indexes.find(|(_, child)| **child == address)?;
     // Not that of an RDMA device, which may be a bond or a subfunction's.
     let own_interfaces = format!("/sys/bus/pci/devices/{}/net", parent.address);
-    let is_own = |name: &str| context.exists(format!("{own_interfaces}/{name}")).unwrap_or(false);
     let parent_interface = inventory
         .interfaces
         .iter()
         .filter(|one| one.pci() == Some(parent.address) && !one.is_representor())
-        .filter(|one| is_own(&one.name))
+        .filter(|one| context.exists(format!("{own_interfaces}/{}", one.name)).unwrap_or(false))
         .min_by_key(|one| one.port);
     let interface = quote_for_shell(&parent_interface?.name);
     let identifiers: &[&str] =

@@ -1,10 +1,9 @@
 //! The commands that reload Onload's driver and apply its configuration again.
 
-use onload_host::host::HostError;
 use onload_sys::text::ShortList;
 
 use super::check::{Finding, Remedy};
-use super::context::CheckContext;
+use super::context::{CheckContext, HostResult};
 use crate::status::{StackUser, list_stack_users};
 
 /// Returns a finding with the commands to reload the driver, and one to run after that. `onload_tool reload` fails while
@@ -14,7 +13,7 @@ pub(super) fn reload_finding(
     text: &str,
     new_finding: fn(String, Remedy) -> Finding,
     then: Option<Remedy>,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     let users = list_stack_users(context.host)?;
     let mut text = text.to_owned();
     if !users.is_empty() {
@@ -39,7 +38,7 @@ pub(super) fn reload_finding(
 
 /// Returns the command that applies the configuration to reloaded modules, if it has settings for them: starting the
 /// unit that does so at boot.
-pub(super) fn reapply_remedy(context: &CheckContext<'_>) -> Result<Option<Remedy>, HostError> {
+pub(super) fn reapply_remedy(context: &CheckContext<'_>) -> HostResult<Option<Remedy>> {
     let host = &context.config.host;
     if host.af_xdp.is_empty() && host.af_xdp_flow_filters.is_none() {
         return Ok(None);

@@ -16,9 +16,7 @@ pub(super) fn check_selinux(context: &CheckContext<'_>) -> Findings {
         return Ok(Vec::new());
     }
     // Absent where there is no policy for containers.
-    let Some(value) = context.attribute(USE_DEVICES)? else {
-        return Ok(Vec::new());
-    };
+    let Some(value) = context.attribute(USE_DEVICES)? else { return Ok(Vec::new()) };
     let finding = if value.starts_with('1') {
         Finding::pass("SELinux is enforcing and lets containers use devices")
     } else {
@@ -32,9 +30,7 @@ pub(super) fn check_selinux(context: &CheckContext<'_>) -> Findings {
 }
 
 pub(super) fn check_apparmor(context: &CheckContext<'_>) -> Findings {
-    let Some(restricts) = context.attribute(RESTRICT)? else {
-        return Ok(Vec::new());
-    };
+    let Some(restricts) = context.attribute(RESTRICT)? else { return Ok(Vec::new()) };
     if !context.is_file(PODMAN)? {
         return Ok(Vec::new());
     }

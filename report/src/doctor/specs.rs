@@ -7,19 +7,18 @@ use std::path::{Path, PathBuf};
 
 use onload_host::drift::{DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
-use onload_host::host::HostError;
 use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
 use onload_lease::drain::DRAIN_PATH;
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 
 const MAX_DRAINED: usize = 16;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o005;
 
-fn regenerate_remedy(context: &CheckContext<'_>) -> Result<Remedy, HostError> {
+fn regenerate_remedy(context: &CheckContext<'_>) -> HostResult<Remedy> {
     Ok(Remedy::run(if context.has_units()? {
         "systemctl start onload-cdi.service"
     } else {
@@ -116,25 +115,21 @@ fn read(directory: &SpecDir) -> Result<SpecDirContent, String> {
 
 pub(super) fn check_valid(context: &CheckContext<'_>) -> Findings {
     let conflicts = context.specs.conflicts();
-    let in_conflict = |path: &PathBuf| conflicts.iter().any(|c| c.paths.contains(path));
-    let errors = context.specs.errors().iter();
-    // These have another check.
-    let errors = errors.filter(|(path, _)| !in_conflict(path));
-    let mut findings: Vec<Finding> = errors
-        .filter_map(|(path, errors)| {
-            let error = errors.first()?;
-            let validate =
-                Remedy::run(format!("onload-ctk cdi validate {}", quote_for_shell(path)));
-            let text = format!(
-                "engines do not read it: {}; correct it, or move it away",
-                ErrorChain(error)
-            );
-            let finding = Finding::fail(text, validate)
-                .with_remedy(Remedy::run(rename_command(path)))
-                .with_path(path);
-            Some(finding.with_subject(path.display().to_string()))
-        })
-        .collect();
+    let mut findings = Vec::new();
+    for (path, errors) in context.specs.errors() {
+        let Some(error) = errors.first() else { continue };
+        // Conflicts have another check.
+        if conflicts.iter().any(|conflict| conflict.paths.contains(path)) {
+            continue;
+        }
+        let validate = format!("onload-ctk cdi validate {}", quote_for_shell(path));
+        let text =
+            format!("engines do not read it: {}; correct it, or move it away", ErrorChain(error));
+        let finding = Finding::fail(text, Remedy::run(validate))
+            .with_remedy(Remedy::run(rename_command(path)))
+            .with_path(path);
+        findings.push(finding.with_subject(path.display().to_string()));
+    }
     let files = context.specs.paths().len();
     if findings.is_empty() && files > 0 {
         findings.push(

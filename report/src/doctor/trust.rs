@@ -8,13 +8,12 @@ use onload_cdi::DEFAULT_DIRS;
 use onload_core::config::Preload;
 use onload_core::onload::PRELOAD_FILE;
 use onload_core::onload::RUNTIMES;
-use onload_host::host::HostError;
 use onload_host::specdir::FILE_PREFIX;
 use onload_sys::fs::trust::TrustError;
 use onload_sys::text::{ErrorChain, format_count, quote_for_shell};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 
 const WRAPPER: &str = "/usr/bin/onload-container-runtime";
 
@@ -74,7 +73,7 @@ fn trust_finding(
     is_new.then(|| finding.with_path(path).with_subject(target.display().to_string()))
 }
 
-fn trusted_paths(context: &CheckContext<'_>) -> Result<Vec<PathBuf>, HostError> {
+fn trusted_paths(context: &CheckContext<'_>) -> HostResult<Vec<PathBuf>> {
     let config = context.config;
     let mut paths: Vec<PathBuf> =
         vec![context.config_file.to_owned(), config.cdi.hook_path.clone()];

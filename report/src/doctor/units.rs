@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use onload_core::host_settings::HostSettings;
-use onload_host::host::HostError;
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 
 const INSTALLED: &str = "/usr/lib/systemd/system";
 const CONFIGURED: &str = "/etc/systemd/system";
@@ -35,11 +34,7 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
     Ok(findings)
 }
 
-fn unit_finding(
-    context: &CheckContext<'_>,
-    unit: &str,
-    target: &str,
-) -> Result<Finding, HostError> {
+fn unit_finding(context: &CheckContext<'_>, unit: &str, target: &str) -> HostResult<Finding> {
     let configured = Path::new(CONFIGURED).join(unit);
     let link = Path::new(CONFIGURED).join(target).join(unit);
     let enable = format!("systemctl enable --now {unit}");

@@ -81,8 +81,8 @@ impl Collector for FamilyCollector {
     }
 }
 
-/// The text, which readers of OpenMetrics 1.0 and of Prometheus's older format take alike. That format has no type
-/// `unknown`, and in both formats it is the default.
+/// Renders text that readers of OpenMetrics 1.0 and of Prometheus's older format accept. Leaves out
+/// the type `unknown`: the older format does not have it, and it is the default in both.
 pub(super) fn render(families: Vec<MetricFamily>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(FamilyCollector(families)));

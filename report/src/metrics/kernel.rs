@@ -9,7 +9,8 @@ use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::host::Host;
 use onload_sys::pci::PciAddress;
 
-use super::family::{Labels, MetricFamily, MetricKind, count};
+use super::family::MetricKind::{Count, Kernels};
+use super::family::{Labels, MetricFamily, count};
 
 const MAX_INTERFACES: usize = 64;
 const MAX_RDMA: usize = 32;
@@ -58,16 +59,11 @@ pub(super) fn interface_families(host: &Host, inventory: &Inventory) -> [MetricF
         }
     }
     [
-        MetricFamily::new(
-            "interface_up",
-            "Whether the interface's operstate is up",
-            MetricKind::Count,
-            up,
-        ),
+        MetricFamily::new("interface_up", "Whether the interface's operstate is up", Count, up),
         MetricFamily::new(
             "interface_statistics",
             "Counters of an interface since its driver was loaded, by the kernel's name",
-            MetricKind::Kernels,
+            Kernels,
             counted,
         ),
     ]
@@ -88,7 +84,7 @@ pub(super) fn rdma_family(host: &Host, inventory: &Inventory) -> MetricFamily {
     MetricFamily::new(
         "rdma_counters",
         "Counters of an RDMA device, by port and the driver's name",
-        MetricKind::Kernels,
+        Kernels,
         samples,
     )
 }
@@ -97,13 +93,11 @@ fn port_counters(host: &Host, port_dir: &Path, device: &str, port: u32) -> Vec<(
     let mut samples = Vec::new();
     for source in ["counters", "hw_counters"] {
         let directory = port_dir.join(source);
-        let names = host.list(&directory).unwrap_or_default().names;
+        let mut names = host.list(&directory).unwrap_or_default().names;
         // Not a counter but a setting in milliseconds.
-        let names = names.into_iter().filter(|name| name != "lifespan");
-        for name in names.take(MAX_COUNTERS) {
-            let Some(value) = read_number(host, &directory.join(&name)) else {
-                continue;
-            };
+        names.retain(|name| name != "lifespan");
+        for name in names.into_iter().take(MAX_COUNTERS) {
+            let Some(value) = read_number(host, &directory.join(&name)) else { continue };
             let labels = vec![
                 ("device", device.to_owned()),
                 ("port", port.to_string()),
@@ -125,7 +119,7 @@ pub(super) fn stack_family(host: &Host) -> MetricFamily {
     MetricFamily::new(
         "onload_stacks",
         "Onload stacks in use, in containers and on the host",
-        MetricKind::Count,
+        Count,
         count.map(|count| (Vec::new(), count)),
     )
 }

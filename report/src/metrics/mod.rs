@@ -14,7 +14,9 @@ use onload_host::specdir::{FILE_PREFIX, OUTPUT_DIR};
 use onload_lease::LeaseEntry;
 
 use crate::status::{ContainerGrants, ContainerStatus};
-use family::{MetricFamily, MetricKind, render};
+use family::MetricFamily;
+use family::MetricKind::{Bytes, Count, Timestamp};
+use family::render;
 
 #[derive(Clone, Copy, Debug)]
 pub struct MetricsInput<'m> {
@@ -36,12 +38,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
     let [up, statistics] = kernel::interface_families(host, inventory);
     let version = vec![("version", inventory.version.to_owned())];
     let mut families = vec![
-        MetricFamily::new(
-            "build_info",
-            "Version of onload-ctk",
-            MetricKind::Count,
-            [(version, 1.0)],
-        ),
+        MetricFamily::new("build_info", "Version of onload-ctk", Count, [(version, 1.0)]),
         devices,
         unhealthy,
         offers::exclusion_family(inventory),
@@ -63,7 +60,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
         MetricFamily::new(
             "last_run_timestamp",
             "Time at which the metrics were written",
-            MetricKind::Timestamp,
+            Timestamp,
             [(Vec::new(), seconds(input.now))],
         ),
     ]);
@@ -107,13 +104,13 @@ fn hugepage_families(inventory: &Inventory) -> [MetricFamily; 2] {
         MetricFamily::new(
             "hugepages",
             "Memory reserved in huge pages, by NUMA node and page size",
-            MetricKind::Bytes,
+            Bytes,
             total,
         ),
         MetricFamily::new(
             "hugepages_free",
             "Free memory in huge pages, by NUMA node and page size",
-            MetricKind::Bytes,
+            Bytes,
             free,
         ),
     ]
@@ -131,7 +128,7 @@ fn spec_family(host: &Host) -> Result<MetricFamily, HostError> {
     Ok(MetricFamily::new(
         "specification_written_timestamp",
         "Time at which a specification was last written",
-        MetricKind::Timestamp,
+        Timestamp,
         samples,
     ))
 }

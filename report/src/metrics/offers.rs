@@ -8,7 +8,8 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::offers::{Health, HostDevice};
 use onload_lease::LeaseEntry;
 
-use super::family::{MetricFamily, MetricKind, count};
+use super::family::MetricKind::{Count, Timestamp};
+use super::family::{MetricFamily, count};
 use crate::status::{ContainerGrants, ContainerStatus, VerdictState};
 
 /// Devices whose reason is printed. A broken card may take thousands of functions with it.
@@ -47,12 +48,12 @@ pub(super) fn device_families(inventory: &Inventory, devices: &[HostDevice]) -> 
         (labels, count(number))
     });
     [
-        MetricFamily::new("devices", "Offered devices, by health", MetricKind::Count, counts),
+        MetricFamily::new("devices", "Offered devices, by health", Count, counts),
         class_family("devices_held", "Offered devices that a container has leased", held),
         MetricFamily::new(
             "device_unhealthy",
             "A device that no container can use, with a code for the reason; at most 64 are shown",
-            MetricKind::Count,
+            Count,
             reasons,
         ),
     ]
@@ -92,7 +93,7 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     MetricFamily::new(
         "drained_since_timestamp",
         "Time since which devices of a class are drained",
-        MetricKind::Timestamp,
+        Timestamp,
         since,
     )
 }
@@ -129,7 +130,7 @@ pub(super) fn state_family(containers: &[ContainerStatus]) -> MetricFamily {
     MetricFamily::new(
         "container_states",
         "Containers that onload-ctk status lists, by the worst of their verdicts",
-        MetricKind::Count,
+        Count,
         samples,
     )
 }
@@ -155,5 +156,5 @@ pub(super) fn class_family<C: fmt::Display + Ord>(
     }
     let sums =
         sums.into_iter().map(|(class, sum)| (vec![("class", class.to_string())], count(sum)));
-    MetricFamily::new(name, help, MetricKind::Count, sums)
+    MetricFamily::new(name, help, Count, sums)
 }

@@ -30,8 +30,8 @@ impl ContainerEngine {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CgroupContainer {
-    /// The path of the cgroup that has the name. Users choose the names below their own slice, so an id by itself does
-    /// not identify a container.
+    /// The path of the cgroup that has the name. It is necessary to identify a container, because
+    /// users choose the names below their own slice.
     pub(super) path: String,
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
@@ -102,12 +102,11 @@ fn parse_part(
             .filter(|namespace| is_task(namespace, part))
             .map(|_| (ContainerEngine::Containerd, part.to_owned()));
     }
-    let is_below = |name: &str| before.contains(&name);
     let engine = match before.last() {
         Some(&"docker") => ContainerEngine::Docker,
         Some(&"libpod_parent") => ContainerEngine::Podman,
         Some(&"default" | &"k8s.io") => ContainerEngine::Containerd,
-        _ if is_below("kubepods") => ContainerEngine::Containerd,
+        _ if before.contains(&"kubepods") => ContainerEngine::Containerd,
         _ => ContainerEngine::Unknown,
     };
     Some((engine, part.to_owned()))

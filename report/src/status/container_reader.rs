@@ -42,9 +42,9 @@ impl<'l> ContainerReader<'l> {
     pub(super) fn new(input: StatusInput<'l>, host_facts: HostFacts, dirs: ContainerDirs) -> Self {
         let host = input.host;
         let onload = input.inventory.onload.as_ref();
-        let library = onload.and_then(|onload| onload.library_dir());
-        let library = library.map(|directory| host.outside_path(&directory.join(LIBRARY)));
-        let library = library.and_then(|path| rustix::fs::stat(path).ok());
+        let library = onload
+            .and_then(|onload| onload.library_dir())
+            .and_then(|dir| rustix::fs::stat(host.outside_path(&dir.join(LIBRARY))).ok());
         ContainerReader {
             input,
             reader: ProcessReader::new(host, library.map(|stat| stat.st_ino)),
@@ -75,8 +75,9 @@ impl<'l> ContainerReader<'l> {
             self.examine(known.clone(), config.as_ref(), depth, answer);
         });
         // The last line may be cut.
-        let lines = written.rsplit(|byte| *byte == b'\n').skip(1);
-        let found = lines
+        let found = written
+            .rsplit(|byte| *byte == b'\n')
+            .skip(1)
             .filter(|line| !line.is_empty())
             .find_map(|line| serde_json::from_slice::<Option<ContainerFacts>>(line).ok());
         let mut facts = match found {
@@ -146,13 +147,11 @@ impl<'l> ContainerReader<'l> {
         let networks = network.zip(self.own_network.as_ref());
         facts.has_host_network = networks.map(|(container, host)| container == *host);
         if facts.has_host_network == Some(false) {
-            let leases =
-                container_leases(self.input.leases.unwrap_or_default(), &facts.group).into_iter();
-            let lost = leases.filter_map(|entry| {
-                let reason = devices::lost_reason(entry, self.input.inventory)?;
-                Some((entry.device.name.to_string(), reason))
-            });
-            facts.lost = lost.collect();
+            for entry in container_leases(self.input.leases.unwrap_or_default(), &facts.group) {
+                if let Some(reason) = devices::lost_reason(entry, self.input.inventory) {
+                    facts.lost.push((entry.device.name.to_string(), reason));
+                }
+            }
         }
         facts.is_stuck = true;
         write(Some(&facts));
@@ -172,9 +171,8 @@ impl<'l> ContainerReader<'l> {
 
     fn read_rest(&mut self, facts: &mut ContainerFacts, config: Option<&ContainerConfig>) {
         let host = self.input.host;
-        let mut roots = facts.processes.iter();
         // None for a process that has exited or that this user may not inspect.
-        let root = roots.find_map(|process| facts::read_root(host, process.pid));
+        let root = facts.processes.iter().find_map(|process| facts::read_root(host, process.pid));
         facts.is_seen = root.is_some();
         facts.root = root.unwrap_or_default();
         if !facts.is_configured {
@@ -225,8 +223,9 @@ impl<'l> ContainerReader<'l> {
             return Vec::new();
         };
         let bytes = facts::read_environment(self.input.host, first.pid).unwrap_or_default();
-        let variables = bytes.split(|byte| *byte == 0);
-        let variables = variables.filter_map(|variable| std::str::from_utf8(variable).ok());
+        let variables = bytes
+            .split(|byte| *byte == 0)
+            .filter_map(|variable| std::str::from_utf8(variable).ok());
         parse_grants(variables, Evidence::Environment)
     }
 
@@ -267,50 +266,48 @@ impl<'l> ContainerReader<'l> {
     }
 
     fn accelerated_interfaces(&self, facts: &ContainerFacts) -> Vec<String> {
-        let accelerated = facts.interfaces.iter().flatten();
-        let accelerated = accelerated.filter(|interface| interface.is_accelerated == Some(true));
         match facts.has_host_network {
             Some(true) => self.input.inventory.attached.clone(),
-            _ => accelerated.map(|interface| interface.name.clone()).collect(),
+            _ => facts.own_accelerated().map(|interface| interface.name.clone()).collect(),
         }
     }
 
-    /// One command per interface, since ethtool accepts only one.
+    /// Returns one command per interface, since ethtool accepts only one.
     fn channel_commands(&self, facts: &ContainerFacts) -> Vec<String> {
         let show = |name: &String| format!("ethtool -l {}", quote_for_shell(name));
         if facts.has_host_network == Some(true) {
             return facts.accelerated.iter().map(show).collect();
         }
         let pid = facts.processes.first().map_or(0, |process| process.pid);
-        let interfaces = facts.interfaces.iter().flatten();
-        let interfaces = interfaces.filter(|interface| interface.is_accelerated == Some(true));
-        let commands = interfaces.flat_map(|interface| {
-            let own = interface
-                .is_physical
-                .then(|| format!("nsenter --target {pid} --net {}", show(&interface.name)));
+        let mut commands = BTreeSet::new();
+        for interface in facts.own_accelerated() {
+            if interface.is_physical {
+                commands.insert(format!("nsenter --target {pid} --net {}", show(&interface.name)));
+            }
             let lower =
                 interface.ports.iter().filter_map(|port| self.accelerators.host_ports.get(port));
-            own.into_iter().chain(lower.map(show))
-        });
-        commands.collect::<BTreeSet<_>>().into_iter().collect()
+            commands.extend(lower.map(show));
+        }
+        commands.into_iter().collect()
     }
 
     /// By what its programs use the RDMA devices whose nodes it has.
     fn read_rdma_libraries(&self, facts: &ContainerFacts) -> LibraryUse {
         let host = self.input.host;
-        let mut users = facts.processes.iter();
-        if let Some(user) = users.find(|process| process.has_open(rdma::NODES)) {
+        if let Some(user) = facts.processes.iter().find(|process| process.has_open(rdma::NODES)) {
             return rdma::loaded_libraries(host, user.pid);
         }
-        let Some(first) = facts.processes.first() else {
-            return LibraryUse::default();
-        };
+        let Some(first) = facts.processes.first() else { return LibraryUse::default() };
         let variables = facts::read_environment(host, first.pid).unwrap_or_default();
-        let path = facts::find_variable(&variables, "LD_LIBRARY_PATH");
-        let path = path.map(|path| String::from_utf8_lossy(path).into_owned());
-        let nodes = facts.root.nodes.iter();
-        let nodes = nodes.filter(|node| node.path.starts_with(rdma::NODES));
-        let nodes: Vec<String> = nodes.map(|node| node.path.clone()).collect();
+        let path = facts::find_variable(&variables, "LD_LIBRARY_PATH")
+            .map(|path| String::from_utf8_lossy(path).into_owned());
+        let nodes: Vec<String> = facts
+            .root
+            .nodes
+            .iter()
+            .filter(|node| node.path.starts_with(rdma::NODES))
+            .map(|node| node.path.clone())
+            .collect();
         let library_use = rdma::judge_libraries(host, first.pid, path.as_deref(), &nodes);
         if facts.group.user.is_some() {
             return library_use;
@@ -319,9 +316,10 @@ impl<'l> ContainerReader<'l> {
     }
 
     fn start(&self, facts: &ContainerFacts, config: Option<&ContainerConfig>) -> ProgramStart {
-        let mut processes = facts.processes.iter();
-        let has_preload_file =
-            processes.any(|process| process::has_preload_file(self.input.host, process.pid));
+        let has_preload_file = facts
+            .processes
+            .iter()
+            .any(|process| process::has_preload_file(self.input.host, process.pid));
         ProgramStart {
             is_preload_configured: config.map(ContainerConfig::has_preload),
             has_preload_file,
@@ -349,8 +347,8 @@ impl<'l> ContainerReader<'l> {
     }
 
     fn start_of(&self, process: &ContainerProcess) -> ProgramStart {
-        let variables = facts::read_environment(self.input.host, process.pid);
-        let variables = variables.as_deref();
+        let bytes = facts::read_environment(self.input.host, process.pid);
+        let variables = bytes.as_deref();
         let environment =
             variables.map_or(PreloadEnvironment::Unknown, PreloadEnvironment::from_variables);
         ProgramStart {

@@ -68,9 +68,10 @@ impl ContainerView<'_> {
     /// Whether the kernel's sysfs is there, and not a directory of the container's own making. On a captured host,
     /// whether any process is.
     fn has_sysfs(&self) -> bool {
-        let directory = self.open(Path::new(INTERFACES), OFlags::PATH);
-        let kind = |fd: &OwnedFd| rustix::fs::fstatfs(fd).ok().map(|stat| stat.f_type);
-        directory.is_some_and(|fd| !self.host.is_running() || kind(&fd) == Some(SYSFS_MAGIC))
+        self.open(Path::new(INTERFACES), OFlags::PATH).is_some_and(|directory| {
+            !self.host.is_running()
+                || rustix::fs::fstatfs(directory).is_ok_and(|stat| stat.f_type == SYSFS_MAGIC)
+        })
     }
 
     /// Whether its sysfs is of the network that the process is in: a container may have the host's (`-v /sys:/sys`),

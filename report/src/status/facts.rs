@@ -217,9 +217,7 @@ fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
 /// None where that cannot be read.
 fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     let text = host.attribute(&number_path(path)?).ok()?;
-    let Some(text) = text else {
-        return Some(NodeState::Gone);
-    };
+    let Some(text) = text else { return Some(NodeState::Gone) };
     let (major, minor) = text.split_once(':')?;
     let now = (major.parse().ok()?, minor.parse().ok()?);
     Some(if now == was { NodeState::Good } else { NodeState::Renumbered { was, now } })
@@ -345,7 +343,6 @@ impl ContainerFacts {
         self.processes
             .iter()
             .filter_map(|process| process.preload)
-            .into_iter()
             .any(|preload| preload != LibraryMapping::No)
     }
 
@@ -356,11 +353,7 @@ impl ContainerFacts {
 
     /// How many processes map the library so.
     pub(super) fn count_mapping(&self, preload: LibraryMapping) -> usize {
-        self.processes
-            .iter()
-            .map(|process| process.preload)
-            .filter(|mapping| *mapping == Some(preload))
-            .count()
+        self.processes.iter().filter(|process| process.preload == Some(preload)).count()
     }
 
     /// Descriptors of all processes that lead below a path.
@@ -382,8 +375,8 @@ impl ContainerFacts {
 
     /// Whether the driver refused a program a stack because none was free.
     pub(super) fn lacks_free_stack(&self) -> bool {
-        let mut programs = self.kernel_socket_programs.iter();
-        programs
+        self.kernel_socket_programs
+            .iter()
             .any(|program| program.cause == KernelSocketCause::Failed(StackError::NO_FREE_STACK))
     }
 
@@ -392,9 +385,12 @@ impl ContainerFacts {
     }
 
     pub(super) fn has_accelerated(&self) -> Option<bool> {
-        let interfaces = self.interfaces.iter().flatten();
-        self.interfaces.as_ref()?;
-        any_known(interfaces.map(|interface| interface.is_accelerated))
+        any_known(self.interfaces.as_ref()?.iter().map(|interface| interface.is_accelerated))
+    }
+
+    /// The accelerated interfaces of its own network.
+    pub(super) fn own_accelerated(&self) -> impl Iterator<Item = &ContainerInterface> {
+        self.interfaces.iter().flatten().filter(|interface| interface.is_accelerated == Some(true))
     }
 
     fn has_open(&self, path: &str) -> bool {

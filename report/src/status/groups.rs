@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::{Host, HostError};
-use onload_lease::{Holder, Lease, LeaseEntry};
+use onload_lease::{Holder, LeaseEntry};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::{self, ContainerEngine};
@@ -34,7 +34,7 @@ impl ContainerGroup {
 /// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
 struct ContainerdTasks<'h> {
     host: &'h Host,
-    /// One per namespace, which gives its name.
+    /// The directories of tasks, each named after a namespace.
     directories: Vec<PathBuf>,
 }
 
@@ -47,10 +47,10 @@ impl<'h> ContainerdTasks<'h> {
 
     /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
     fn has_task(&self, namespace: &str, id: &str) -> bool {
-        let directories = self.directories.iter();
-        let mut matching =
-            directories.filter(|directory| directory.file_name() == Some(OsStr::new(namespace)));
-        matching.any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
+        self.directories
+            .iter()
+            .filter(|directory| directory.file_name() == Some(OsStr::new(namespace)))
+            .any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
     }
 }
 
@@ -74,9 +74,7 @@ pub(super) fn group_processes(
     let tasks = ContainerdTasks::new(host, dirs);
     let (mut groups, mut unseen) = (BTreeMap::<String, ContainerGroup>::new(), 0);
     for pid in pids {
-        let Some(table) = process::read_cgroup(host, pid) else {
-            continue;
-        };
+        let Some(table) = process::read_cgroup(host, pid) else { continue };
         if let Some(container) =
             cgroup::parse_container(&table, &|namespace, id| tasks.has_task(namespace, id))
         {
@@ -116,19 +114,20 @@ pub(super) fn group_processes(
 
 /// `pid:[4026532222]` as a word that people can type.
 fn namespace_id(namespace: &Path) -> String {
-    let digits = namespace.to_string_lossy();
-    let digits = digits.chars().filter(char::is_ascii_digit);
-    format!("pidns-{}", digits.collect::<String>())
+    let digits: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    format!("pidns-{digits}")
 }
 
 fn containers_by_pid(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
-    let live = leases.iter().filter(|entry| !entry.has_ended);
-    let live = live.filter_map(|entry| entry.lease.as_ref().ok());
-    let holder = |lease: &Lease| match &lease.holder {
-        Holder::Init { process, .. } => Some((process.pid, lease.container.to_string())),
-        Holder::Reservation { .. } => None,
-    };
-    live.filter_map(holder).collect()
+    let mut containers = BTreeMap::new();
+    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+        if let Ok(lease) = &entry.lease
+            && let Holder::Init { process, .. } = &lease.holder
+        {
+            containers.insert(process.pid, lease.container.to_string());
+        }
+    }
+    containers
 }
 
 /// The leases of a container: by one of its processes, or by the id of one that root's engines make.
@@ -136,17 +135,19 @@ pub(super) fn container_leases<'l>(
     leases: &'l [LeaseEntry],
     group: &ContainerGroup,
 ) -> Vec<&'l LeaseEntry> {
-    let live = leases.iter().filter(|entry| !entry.has_ended);
-    let group_leases = live.filter(|entry| {
-        let lease = entry.lease.as_ref().ok();
-        lease.is_some_and(|lease| match &lease.holder {
+    let mut group_leases: Vec<&LeaseEntry> = Vec::new();
+    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+        let Ok(lease) = &entry.lease else { continue };
+        let is_own = match &lease.holder {
             Holder::Init { process, .. } => group.pids.contains(&process.pid),
             Holder::Reservation { .. } => {
                 group.is_of_root() && lease.container.as_str() == group.id
             }
-        })
-    });
-    let mut group_leases: Vec<&LeaseEntry> = group_leases.collect();
+        };
+        if is_own {
+            group_leases.push(entry);
+        }
+    }
     group_leases.sort_by(|one, other| one.device.cmp(&other.device));
     group_leases.dedup_by(|one, other| one.device == other.device);
     group_leases

@@ -83,9 +83,7 @@ fn time_slack(time: u64) -> u64 {
 
 /// Empty where the log is not there or not ours to read.
 pub(super) fn read_log(host: &Host) -> StackLog {
-    let Ok(Some(mut file)) = host.file(Path::new(LOG)) else {
-        return StackLog::default();
-    };
+    let Ok(Some(mut file)) = host.file(Path::new(LOG)) else { return StackLog::default() };
     let (mut record, mut log) = (vec![0; RECORD], Vec::new());
     while log.len() < MAX_BYTES {
         match file.read(&mut record) {

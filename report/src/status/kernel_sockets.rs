@@ -102,9 +102,7 @@ impl<'l> KernelSocketReader<'l> {
                 .iter_mut()
                 .filter(|process| process.network == network && !process.sockets.is_empty())
                 .collect();
-            let Some(pid) = network_processes.first().map(|process| process.pid) else {
-                continue;
-            };
+            let Some(pid) = network_processes.first().map(|process| process.pid) else { continue };
             let sockets: BTreeSet<u64> = network_processes
                 .iter()
                 .flat_map(|process| process.sockets.iter().copied())
@@ -129,29 +127,11 @@ impl<'l> KernelSocketReader<'l> {
             .filter(|process| process.preload != Some(LibraryMapping::No) && !process.has_stack)
             .map(|process| (process, self.program_file(process)))
             .collect();
-        let candidates = |failure: &StackFailure| {
-            programs
-                .iter()
-                .filter(|(process, file)| failure.matches_process(process, file.as_deref()))
-                .collect::<Vec<_>>()
-        };
-        // If several programs may have a line and all lines have the same error, each program has this error.
-        let is_decided = |failure: &StackFailure| {
-            let candidates = candidates(failure);
-            let lines = self.log().failures.iter().filter(|line| {
-                let mut all = candidates.iter();
-                all.any(|(process, file)| line.matches_process(process, file.as_deref()))
-            });
-            let errors: Vec<StackError> = lines.map(|line| line.error).collect();
-            candidates.len() == 1
-                || errors.len() >= candidates.len()
-                    && errors.iter().all(|error| *error == failure.error)
-        };
         let lines: BTreeSet<StackFailure> = all
             .iter()
             .flat_map(|facts| &facts.kernel_socket_programs)
             .filter_map(|program| Some(program.logged.as_ref()?.0.clone()))
-            .filter(is_decided)
+            .filter(|line| self.is_decided(line, &programs))
             .collect();
         for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
             if let Some((line, cause)) = program.logged.take()
@@ -160,6 +140,26 @@ impl<'l> KernelSocketReader<'l> {
                 program.cause = cause;
             }
         }
+    }
+
+    /// Returns whether a line of the log can be of only one of these programs, or if the lines of all
+    /// its candidates have the same error.
+    fn is_decided(
+        &self,
+        failure: &StackFailure,
+        programs: &[(&ContainerProcess, Option<String>)],
+    ) -> bool {
+        let candidates: Vec<_> = programs
+            .iter()
+            .filter(|(process, file)| failure.matches_process(process, file.as_deref()))
+            .collect();
+        let is_of_candidate = |line: &&StackFailure| {
+            candidates.iter().any(|(process, file)| line.matches_process(process, file.as_deref()))
+        };
+        let lines: Vec<_> = self.log().failures.iter().filter(is_of_candidate).collect();
+        candidates.len() == 1
+            || lines.len() >= candidates.len()
+                && lines.iter().all(|line| line.error == failure.error)
     }
 
     fn log(&self) -> &StackLog {
@@ -184,16 +184,17 @@ impl<'l> KernelSocketReader<'l> {
             return (KernelSocketCause::Forbidden, None);
         }
         let name = find_variable(variables, "EF_NAME").unwrap_or_default();
-        let mut refusals = self.log().refusals.iter();
-        let refusal = refusals
-            .rfind(|refusal| refusal.stack.as_bytes() == name && refusal.is_since_start(process));
+        let refusal =
+            self.log().refusals.iter().rfind(|refusal| {
+                refusal.stack.as_bytes() == name && refusal.is_since_start(process)
+            });
         if let Some(refusal) = refusal {
             let (name, owner) = (refusal.stack.clone(), refusal.owner);
             return (KernelSocketCause::SharedStack { name, owner }, None);
         }
         let file = self.program_file(process);
-        let mut failures = self.log().failures.iter();
-        let failure = failures.rfind(|line| line.matches_process(process, file.as_deref()));
+        let failure =
+            self.log().failures.iter().rfind(|line| line.matches_process(process, file.as_deref()));
         match (failure, allowed_interfaces(variables, network)) {
             (Some(line), AllowedInterfaces::Nothing(cause))
                 if line.error != StackError::NoInterface =>
@@ -280,20 +281,6 @@ fn allowed_interfaces(
         let text = String::from_utf8_lossy(find_variable(variables, name)?).into_owned();
         (!text.trim().is_empty()).then_some((name, text))
     };
-    let parse_list = |text: &str| {
-        let (mut ports, mut is_known) = (BTreeSet::new(), true);
-        for name in text.split_ascii_whitespace() {
-            let mut all = interfaces.iter();
-            let matching = all.find(|interface| {
-                interface.name == name || interface.other_names.iter().any(|other| other == name)
-            });
-            is_known &=
-                matching.map_or(are_all_names, |interface| interface.is_accelerated.is_some());
-            ports
-                .extend(matching.into_iter().flat_map(|interface| interface.ports.iter().copied()));
-        }
-        (ports, is_known)
-    };
     let mut allowed: BTreeSet<PortId> =
         interfaces.iter().flat_map(|interface| interface.ports.iter().copied()).collect();
     if allowed.is_empty() {
@@ -303,10 +290,17 @@ fn allowed_interfaces(
     for (list, is_allow_list) in
         [(list("EF_INTERFACE_WHITELIST"), true), (list("EF_INTERFACE_BLACKLIST"), false)]
     {
-        let Some((variable, text)) = list else {
-            continue;
-        };
-        let (ports, are_known) = parse_list(&text);
+        let Some((variable, text)) = list else { continue };
+        let (mut ports, mut are_known) = (BTreeSet::<PortId>::new(), true);
+        for name in text.split_ascii_whitespace() {
+            match interfaces.iter().find(|interface| interface.has_name(name)) {
+                Some(interface) => {
+                    are_known &= interface.is_accelerated.is_some();
+                    ports.extend(&interface.ports);
+                }
+                None => are_known &= are_all_names,
+            }
+        }
         allowed.retain(|port| ports.contains(port) == is_allow_list);
         let value = text.chars().take(MAX_SHOWN).collect();
         let cause = KernelSocketCause::Interfaces { variable: variable.to_owned(), value };
@@ -334,15 +328,15 @@ fn kernel_sockets(
 ) -> Option<BTreeMap<u64, Option<IpAddr>>> {
     let mut sockets = BTreeMap::new();
     for table in TABLES {
-        let has_inode =
-            |line: &[u8]| parse_column(line, INODE).is_some_and(|inode| inodes.contains(&inode));
         let path = proc_dir(pid).join("net").join(table);
+        let lines = host.lines(&path, &|line| {
+            parse_column(line, INODE).is_some_and(|inode| inodes.contains(&inode))
+        });
         // A kernel without IPv6 has no tables of it.
-        let lines = host.lines(&path, &has_inode).ok()?.unwrap_or_default();
-        let is_of_host = |address: &IpAddr| accelerators.host_addresses.contains_key(address);
-        sockets.extend(
-            lines.split(|byte| *byte == b'\n').filter_map(|line| parse_socket(line, &is_of_host)),
-        );
+        let lines = lines.ok()?.unwrap_or_default();
+        for line in lines.split(|byte| *byte == b'\n') {
+            sockets.extend(parse_socket(line, accelerators));
+        }
     }
     Some(sockets)
 }
@@ -350,14 +344,16 @@ fn kernel_sockets(
 /// No address for a socket within the host, and for one that looks up names: Onload leaves these to the kernel.
 fn parse_socket(
     line: &[u8],
-    is_of_host: &dyn Fn(&IpAddr) -> bool,
+    accelerators: &AcceleratedInterfaces<'_>,
 ) -> Option<(u64, Option<IpAddr>)> {
     let inode = parse_column(line, INODE)?;
     let local = find_column(line, LOCAL).and_then(parse_address);
     let remote = find_column(line, REMOTE).and_then(parse_address);
     let is_loopback = [local, remote].iter().flatten().any(|(address, _)| address.is_loopback());
-    let is_left = |(address, port)| port == DNS_PORT || is_of_host(&address);
-    if is_loopback || remote.is_some_and(is_left) {
+    let is_left_to_kernel = remote.is_some_and(|(address, port)| {
+        port == DNS_PORT || accelerators.host_addresses.contains_key(&address)
+    });
+    if is_loopback || is_left_to_kernel {
         return Some((inode, None));
     }
     let address = local.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |(address, _)| address);
@@ -386,14 +382,17 @@ fn describe_addresses(
     has_host_network: Option<bool>,
     accelerators: &AcceleratedInterfaces<'_>,
 ) -> Vec<String> {
-    let addresses =
-        process.kernel_addresses.iter().flatten().filter(|address| !address.is_unspecified());
-    let describe = |address: &IpAddr| {
-        let interface = accelerators.host_addresses.get(address);
-        match interface.filter(|_| has_host_network == Some(true)) {
-            Some(interface) => format!("{address} of {interface}"),
-            None => address.to_string(),
+    let mut descriptions = Vec::new();
+    for address in process.kernel_addresses.iter().flatten() {
+        if address.is_unspecified() {
+            continue;
         }
-    };
-    addresses.map(describe).collect()
+        descriptions.push(match accelerators.host_addresses.get(address) {
+            Some(interface) if has_host_network == Some(true) => {
+                format!("{address} of {interface}")
+            }
+            _ => address.to_string(),
+        });
+    }
+    descriptions
 }

@@ -99,9 +99,7 @@ impl LinkJudge<'_> {
         if let Some(acceleration) = self.results.get(&link.index) {
             return acceleration.clone();
         }
-        let Some(depth) = depth.checked_sub(1) else {
-            return Acceleration::Unknown;
-        };
+        let Some(depth) = depth.checked_sub(1) else { return Acceleration::Unknown };
         // In a list that was read while it changed, one may be below itself.
         self.results.insert(link.index, Acceleration::Unknown);
         let acceleration = self.judge_first(depth, link);
@@ -166,31 +164,32 @@ pub(super) fn with_uppers(
     numbers: &BTreeSet<u32>,
     links: &[usage::NetworkLink],
 ) -> BTreeMap<u32, LowerPath> {
-    let to_link = |link: &usage::NetworkLink| Link {
-        index: link.index,
-        kind: link.kind.clone().unwrap_or_default().into(),
-        variant: link.variant,
-        master: link.master,
-        lower: link.lower,
-        ..Link::default()
-    };
-    let links: Vec<Link> = links.iter().map(to_link).collect();
+    let links: Vec<Link> = links
+        .iter()
+        .map(|link| Link {
+            index: link.index,
+            kind: link.kind.clone().unwrap_or_default().into(),
+            variant: link.variant,
+            master: link.master,
+            lower: link.lower,
+            ..Link::default()
+        })
+        .collect();
     let ports = |number| BTreeSet::from([(true, number)]);
     let base = |link: &Link| {
         Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
     };
-    let upper_paths =
-        judge_links(&links, &base).into_iter().filter_map(|(number, acceleration)| {
-            match acceleration {
-                Acceleration::Yes(path) => Some((number, path)),
-                Acceleration::No | Acceleration::Unknown => None,
-            }
-        });
-    let own_paths = numbers.iter().map(|number| {
+    let mut paths = BTreeMap::new();
+    for number in numbers {
         let ports = ports(*number);
-        (*number, LowerPath { ports, ..LowerPath::default() })
-    });
-    own_paths.chain(upper_paths).collect()
+        paths.insert(*number, LowerPath { ports, ..LowerPath::default() });
+    }
+    for (number, acceleration) in judge_links(&links, &base) {
+        if let Acceleration::Yes(path) = acceleration {
+            paths.insert(number, path);
+        }
+    }
+    paths
 }
 
 #[cfg(test)]

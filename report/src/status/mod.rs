@@ -162,9 +162,7 @@ pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
     let mut names = ContainerNames::new(host, dirs);
     let mut grantees = Vec::new();
     for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
-        let Some(config) = names.read_config(group.engine, &group.id) else {
-            continue;
-        };
+        let Some(config) = names.read_config(group.engine, &group.id) else { continue };
         let variables = config.process.env.iter().map(String::as_str);
         let devices = parse_grants(variables, Evidence::Configuration);
         if !devices.is_empty() {

@@ -125,9 +125,10 @@ impl<'h> ContainerNames<'h> {
             }
             // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
             ContainerEngine::Containerd => {
-                let mut files = self.bundle_dirs(engine, id).into_iter();
-                let path =
-                    files.find_map(|bundle| self.host.text(&bundle.join("runtime")).ok()?)?;
+                let path = self
+                    .bundle_dirs(engine, id)
+                    .iter()
+                    .find_map(|bundle| self.host.text(&bundle.join("runtime")).ok()?)?;
                 let name = Path::new(path.trim()).file_name().unwrap_or_default();
                 name.to_string_lossy().into_owned()
             }
@@ -165,19 +166,19 @@ impl<'h> ContainerNames<'h> {
 
     /// The directory that its runtime was given.
     pub(super) fn bundle_dir(&self, engine: ContainerEngine, id: &str) -> Option<PathBuf> {
-        let mut bundles = self.bundle_dirs(engine, id).into_iter();
-        bundles.find(|bundle| matches!(self.host.entry(&bundle.join("config.json")), Ok(Some(_))))
+        self.bundle_dirs(engine, id)
+            .into_iter()
+            .find(|bundle| matches!(self.host.entry(&bundle.join("config.json")), Ok(Some(_))))
     }
 
     pub(super) fn read_config(&self, engine: ContainerEngine, id: &str) -> Option<ContainerConfig> {
-        let mut configs =
-            self.bundle_dirs(engine, id).into_iter().map(|bundle| bundle.join("config.json"));
-        configs.find_map(|path| self.read_json::<ContainerConfig>(&path))
+        self.bundle_dirs(engine, id)
+            .iter()
+            .find_map(|bundle| self.read_json(&bundle.join("config.json")))
     }
 
     fn read_docker(&self, id: &str, file: &str) -> Option<Value> {
-        let mut files = self.dirs.docker.iter().map(|dir| dir.join(id).join(file));
-        files.find_map(|file| self.read_json(&file))
+        self.dirs.docker.iter().find_map(|dir| self.read_json(&dir.join(id).join(file)))
     }
 
     fn read_json<T: for<'d> Deserialize<'d>>(&self, path: &Path) -> Option<T> {
@@ -189,11 +190,11 @@ impl<'h> ContainerNames<'h> {
 impl ContainerConfig {
     /// Whether it has the library in LD_PRELOAD. It tells an environment that was cleared from one that never had it.
     pub(super) fn has_preload(&self) -> bool {
-        let mut variables = self.process.env.iter();
-        variables.any(|variable| {
-            let value = variable.strip_prefix("LD_PRELOAD=");
-            value.is_some_and(|value| value.contains("libonload.so"))
-        })
+        self.process
+            .env
+            .iter()
+            .filter_map(|variable| variable.strip_prefix("LD_PRELOAD="))
+            .any(|value| value.contains("libonload.so"))
     }
 }
 
@@ -225,18 +226,18 @@ fn read_podman_names(
             PODMAN.into_iter().filter_map(|list| read_in_home(host, &home, list)).collect()
         }
     };
-    let stored = lists
-        .into_iter()
-        .filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(&bytes).ok());
-    let names =
-        stored.flatten().filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)));
-    Some(names.collect())
+    let names = lists
+        .iter()
+        .filter_map(|bytes| serde_json::from_slice::<Vec<StoredContainer>>(bytes).ok())
+        .flatten()
+        .filter_map(|stored| Some((stored.id, stored.names.into_iter().next()?)))
+        .collect();
+    Some(names)
 }
 
 fn home_dir(host: &Host, user: u32) -> Option<PathBuf> {
     let text = host.text(Path::new("/etc/passwd")).ok()??;
-    let mut lines = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    lines.find_map(|fields| match fields[..] {
+    text.lines().find_map(|line| match line.split(':').collect::<Vec<_>>()[..] {
         [_, _, id, _, _, home, ..] if id.parse() == Ok(user) => Some(PathBuf::from(home)),
         _ => None,
     })

@@ -44,6 +44,12 @@ pub(super) struct ContainerInterface {
     pub(super) has_link: bool,
 }
 
+impl ContainerInterface {
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.name == name || self.other_names.iter().any(|other| other == name)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct AcceleratedInterfaces<'l> {
     functions: &'l PciFunctions,
@@ -168,16 +174,15 @@ impl<'l> AcceleratedInterfaces<'l> {
         {
             return Some(true);
         }
-        let attached = self.attached.as_ref()?.iter();
-        let namesakes = attached.filter(|attached| link.name == attached.name.as_bytes());
-        any_known(namesakes.map(|attached| {
-            let address = attached.address.as_deref()?;
-            Some(
-                [&link.address, &link.permanent_address]
-                    .into_iter()
-                    .any(|hwaddr| format_hwaddr(hwaddr) == address),
-            )
-        }))
+        let own_addresses =
+            [&link.address, &link.permanent_address].map(|address| format_hwaddr(address));
+        let answers = self
+            .attached
+            .as_ref()?
+            .iter()
+            .filter(|attached| link.name == attached.name.as_bytes())
+            .map(|attached| Some(own_addresses.contains(attached.address.as_ref()?)));
+        any_known(answers)
     }
 }
 

@@ -24,10 +24,12 @@ const MAX_SHOWN: usize = 3;
 
 pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     let has_onload = facts.has_node("/dev/onload") || facts.maps_library();
-    let is_broken = |node: &super::facts::NodeFact| {
-        node.path.starts_with("/dev/onload") && node.state != NodeState::Good
-    };
-    if !has_onload || facts.root.nodes.iter().any(is_broken) {
+    let is_broken = facts
+        .root
+        .nodes
+        .iter()
+        .any(|node| node.path.starts_with("/dev/onload") && node.state != NodeState::Good);
+    if !has_onload || is_broken {
         return None;
     }
     if !facts.maps_library() {
@@ -35,8 +37,8 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     }
     // A stack is one of the loaded driver, whatever has become of the file of its library.
     let has_stack = facts.count_stacks() > 0;
-    // Until the new driver is loaded, programs with the old library get stacks from the old driver, even for their
-    // first socket.
+    // As long as the old driver is loaded, programs with the old library get stacks from it, even
+    // for their first socket.
     if !has_stack
         && host.library_matches == Some(true)
         && facts.count_mapping(LibraryMapping::Replaced) > 0
@@ -157,9 +159,6 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     let (programs, all) = (facts.count_preloading(), facts.processes.len());
     let (preloading, plain): (Vec<_>, Vec<_>) =
         facts.kernel_socket_programs.iter().partition(|program| program.has_library);
-    let is_unknown = |process: &ContainerProcess| {
-        !process.sockets.is_empty() && process.kernel_addresses.is_none()
-    };
     if let Some(first) = preloading.first() {
         let (cause, remedy) = cause_and_remedy(facts, &first.cause);
         let stack = if first.has_stack {
@@ -195,7 +194,11 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
             ),
         );
     }
-    if facts.processes.iter().any(is_unknown) {
+    if facts
+        .processes
+        .iter()
+        .any(|process| !process.sockets.is_empty() && process.kernel_addresses.is_none())
+    {
         return Verdict::with_remedy(
             VerdictState::Unknown,
             "Onload is preloaded, but could not determine in time whether its sockets are the \
@@ -278,12 +281,10 @@ fn no_free_stack(facts: &ContainerFacts) -> (String, String) {
         facts.stack_users.iter().partition(|user| **user == StackUser::Orphans);
     let users: Vec<String> = others.iter().chain(&orphans).map(ToString::to_string).collect();
     let own_name = facts.name.as_deref().unwrap_or(&facts.group.id);
-    let is_own =
-        |user: &&StackUser| matches!(user, StackUser::Container { name, .. } if name == own_name);
     let remedy = match others.as_slice() {
         [] if orphans.is_empty() => format!("{RESTART_REMEDY}, since stacks are free now"),
         [] => format!("wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}"),
-        [user] if is_own(user) => format!(
+        [StackUser::Container { name, .. }] if name == own_name => format!(
             "set EF_NAME, so that its processes share one stack, and {RESTART_REMEDY}; \
              docs/network.md explains how an interface can serve more stacks"
         ),

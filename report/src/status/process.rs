@@ -105,8 +105,7 @@ pub(super) fn host_namespace(host: &Host, kind: &str) -> Option<PathBuf> {
 /// Returns the time of the boot, or `None` if no process runs, as in an unpacked tree. On a captured host it is up to a second too early, since
 /// the kernel writes whole seconds.
 pub(crate) fn boot_time(host: &Host) -> Result<Option<SystemTime>, HostError> {
-    let is_boot_time = |line: &[u8]| line.starts_with(b"btime ");
-    let line = host.lines(Path::new("/proc/stat"), &is_boot_time)?;
+    let line = host.lines(Path::new("/proc/stat"), &|line| line.starts_with(b"btime "))?;
     let seconds = line.and_then(|line| {
         let text = String::from_utf8(line).ok()?;
         text.trim().strip_prefix("btime ")?.parse::<u64>().ok()
@@ -182,9 +181,11 @@ impl<'h> ProcessReader<'h> {
     /// /proc shows no memory, descriptors or root any more (kernel/exit.c, `do_exit`), while those of its other threads
     /// do. These exist although /proc does not list them.
     fn find_live_thread(&self, pid: u32) -> Option<u32> {
-        let threads = self.host.list(&proc_dir(pid).join("task")).ok()?;
-        let mut threads = threads.names.iter().filter_map(|name| name.parse().ok());
-        threads.find(|thread| namespace_link(self.host, *thread, "net").is_some())
+        let names = self.host.list(&proc_dir(pid).join("task")).ok()?.names;
+        names
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .find(|thread| namespace_link(self.host, *thread, "net").is_some())
     }
 
     /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.
@@ -203,23 +204,19 @@ impl<'h> ProcessReader<'h> {
         let Some(lines) = read_mappings(self.host, process.pid, &is_onload_library)? else {
             return Ok(());
         };
-        let lines = || {
-            let lines = lines.split(|byte| *byte == b'\n');
-            lines.filter(|line| !line.is_empty())
-        };
-        let is_foreign = |line: &[u8]| {
+        let mut mapping = LibraryMapping::No;
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let inodes = parse_column(line, INODE).zip(self.library);
-            inodes.is_some_and(|(mapped, host)| mapped != host)
-        };
-        process.preload = Some(if lines().any(|line| line.ends_with(DELETED)) {
-            LibraryMapping::Replaced
-        } else if lines().any(is_foreign) {
-            LibraryMapping::Foreign
-        } else if lines().next().is_some() {
-            LibraryMapping::Yes
-        } else {
-            LibraryMapping::No
-        });
+            if line.ends_with(DELETED) {
+                mapping = LibraryMapping::Replaced;
+                break;
+            } else if inodes.is_some_and(|(mapped, host)| mapped != host) {
+                mapping = LibraryMapping::Foreign;
+            } else if mapping == LibraryMapping::No {
+                mapping = LibraryMapping::Yes;
+            }
+        }
+        process.preload = Some(mapping);
         Ok(())
     }
 
@@ -232,9 +229,7 @@ impl<'h> ProcessReader<'h> {
         let mut node_paths = BTreeMap::new();
         for name in &descriptors.names {
             let descriptor = directory.join(name);
-            let Ok(Some(target)) = self.host.link(&descriptor) else {
-                continue;
-            };
+            let Ok(Some(target)) = self.host.link(&descriptor) else { continue };
             targets.extend(self.device_name(&descriptor, &target, &mut node_paths));
             if let Some(target) = target.to_str() {
                 process.sockets.extend(socket_inode(target));
@@ -280,8 +275,9 @@ impl<'h> ProcessReader<'h> {
     }
 }
 
-/// Whether a descriptor is one of Onload's file system: `onload:[tcpl:0:2047]` (Onload, `onloadfs_dname`), or an anonymous
-/// one of that name. No file of a container's own is called so: their names begin with `/`.
+/// Returns whether a descriptor belongs to Onload's file system, such as `onload:[tcpl:0:2047]`
+/// (Onload, `onloadfs_dname`), or to one of its anonymous inodes. A container cannot create a file
+/// with such a name: paths of files begin with `/`.
 pub(super) fn is_onload_descriptor(target: &str) -> bool {
     onload_descriptor(target).is_some()
 }
@@ -304,8 +300,7 @@ fn socket_inode(target: &str) -> Option<u64> {
 
 impl ContainerProcess {
     pub(super) fn has_open(&self, start: &str) -> bool {
-        let mut open = self.open.iter().flatten();
-        open.any(|target| target.starts_with(start))
+        self.open.iter().flatten().any(|target| target.starts_with(start))
     }
 
     pub(super) fn has_kernel_socket(&self) -> bool {
@@ -315,19 +310,17 @@ impl ContainerProcess {
     /// Whether it has a stack and uses it. A program has a stack too if it connects only within the host, or only by interfaces
     /// that Onload does not have.
     pub(super) fn is_accelerated(&self) -> bool {
-        let mut open = self.open.iter().flatten();
-        let is_socket = |target: &String| {
+        let has_onload_socket = self.open.iter().flatten().any(|target| {
             onload_descriptor(target)
-                .is_some_and(|name| ["tcp", "udp"].iter().any(|kind| name.starts_with(kind)))
-        };
+                .is_some_and(|name| name.starts_with("tcp") || name.starts_with("udp"))
+        });
         let has_kernel_socket = self.has_kernel_socket() || self.has_local_socket;
-        self.has_stack && (open.any(is_socket) || !has_kernel_socket)
+        self.has_stack && (has_onload_socket || !has_kernel_socket)
     }
 
     /// Whether the driver has given it a descriptor, which it does only for a library of the same build.
     pub(super) fn has_driver(&self) -> bool {
-        let mut open = self.open.iter().flatten();
-        open.any(|target| target == "/dev/onload")
+        self.open.iter().flatten().any(|target| target == "/dev/onload")
     }
 }
 
@@ -342,9 +335,9 @@ pub(super) fn read_mappings(
 
 /// Returns whether our file is mounted over the container's /etc/ld.so.preload.
 pub(super) fn has_preload_file(host: &Host, pid: u32) -> bool {
-    let is_wanted =
-        |line: &[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(b"/etc/ld.so.preload");
-    let lines = host.lines(&proc_dir(pid).join("mountinfo"), &is_wanted);
+    let lines = host.lines(&proc_dir(pid).join("mountinfo"), &|line| {
+        line.split(|byte| *byte == b' ').nth(4) == Some(b"/etc/ld.so.preload")
+    });
     lines.ok().flatten().is_some_and(|lines| !lines.is_empty())
 }
 
@@ -365,9 +358,7 @@ struct ProcStatus<'s>(Cow<'s, str>);
 
 impl ProcStatus<'_> {
     fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(value.trim())
+        self.0.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     }
 
     fn words(&self, name: &str) -> SplitWhitespace<'_> {
@@ -417,9 +408,8 @@ pub(super) fn find_column(line: &[u8], column: usize) -> Option<&str> {
 }
 
 fn parse_memlock(text: &str) -> Option<MemlockLimit> {
-    let mut lines = text.lines();
-    let line = lines.find_map(|line| line.strip_prefix("Max locked memory"))?;
-    match line.split_whitespace().next()? {
+    let limits = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match limits.split_whitespace().next()? {
         "unlimited" => Some(MemlockLimit::Unlimited),
         number => number.parse().ok().map(MemlockLimit::Bytes),
     }

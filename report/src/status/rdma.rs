@@ -119,15 +119,14 @@ pub(super) fn judge_libraries(
 
 /// The libraries that a process with an open device has loaded.
 pub(super) fn loaded_libraries(host: &Host, pid: u32) -> LibraryUse {
-    let is_library = |line: &[u8]| memchr::memmem::find(line, LIBRARY).is_some();
-    let Ok(Some(lines)) = process::read_mappings(host, pid, &is_library) else {
+    let Ok(Some(lines)) =
+        process::read_mappings(host, pid, &|line| memchr::memmem::find(line, LIBRARY).is_some())
+    else {
         return LibraryUse::Unknown;
     };
     let lines = String::from_utf8_lossy(&lines);
     let path = lines.lines().next().and_then(|line| Some(&line[line.find('/')?..]));
-    let Some(path) = path else {
-        return LibraryUse::BuiltIn;
-    };
+    let Some(path) = path else { return LibraryUse::BuiltIn };
     let directory = Path::new(path).parent().and_then(Path::to_str);
     match directory {
         Some(directory) if LIBRARY_DIRS.contains(&directory) => LibraryUse::Usual,

@@ -160,8 +160,7 @@ fn resembles_key(key: &str) -> bool {
 }
 
 fn resembles_variable(name: &str) -> bool {
-    let short: String = name.chars().take(COMPARED).collect();
-    let short = short.to_uppercase();
+    let short = name.chars().take(COMPARED).collect::<String>().to_uppercase();
     name != VARIABLE
         && (short == "ONLOAD_REQUEST" || damerau_levenshtein(&short, VARIABLE) <= WRONG)
 }

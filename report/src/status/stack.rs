@@ -16,9 +16,11 @@ pub(super) fn has_stack(
         return true;
     }
     let devices = open().filter(|target| *target == "/dev/onload").count();
-    let logs_banner =
-        |variables: &[u8]| logs_by_driver(process, variables) && has_banner(variables);
-    is_listed && devices > 0 && (devices > 1 || !logs_banner(&variables()))
+    if !is_listed || devices != 1 {
+        return is_listed && devices > 1;
+    }
+    let variables = variables();
+    !(logs_by_driver(process, &variables) && has_banner(&variables))
 }
 
 /// Whether Onload writes what it says of a program by the driver, which keeps one descriptor of the device (Onload,

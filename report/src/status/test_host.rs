@@ -324,9 +324,7 @@ pub(super) fn program(loader: Option<&str>, at: u64) -> Vec<u8> {
     for (size, value) in header {
         put(size, value);
     }
-    let Some(loader) = loader else {
-        return bytes;
-    };
+    let Some(loader) = loader else { return bytes };
     let length = loader.len() as u64 + 1;
     // PT_INTERP: type, flags, offset, two addresses, two sizes, alignment
     for (size, value) in [(4, 3), (4, 4), (8, at), (8, 0), (8, 0), (8, length), (8, length), (8, 1)]

@@ -1,7 +1,8 @@
 //! Containers of made-up hosts: every verdict, and what must not lead to one.
 
 use onload_core::host_settings::RdmaNetns;
-use onload_engines::container_dirs::{CONTAINERD, TASKS};
+use onload_engines::container_dirs::TASKS;
+use onload_engines::settings::CONTAINERD_STATES;
 use onload_host::devices::RETRIEVE_REMEDY;
 use onload_host::devices::inventory::Inventory;
 use onload_sys::netlink::link::Link;
@@ -588,7 +589,7 @@ fn names_come_from_directories_that_engines_are_told_to_use() {
 #[test]
 fn a_pod_of_every_containerd_is_named_and_a_bundle_of_another_id_names_nothing() {
     let annotations = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"pod","io.kubernetes.cri.container-name":"app"}}"#;
-    for state in CONTAINERD {
+    for state in CONTAINERD_STATES {
         let made = preloaded();
         made.file("/proc/77/cgroup", format!("0::/kubepods.slice/cri-containerd-{ID}.scope\n"));
         let other = ID.replace('3', "4");

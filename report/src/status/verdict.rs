@@ -121,8 +121,8 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
     }
     let count = facts.count_descriptors("/dev/infiniband");
     let library_note = match &facts.rdma {
-        LibraryUse::Elsewhere(path) => format!(", by {path:?}, which is not checked"),
-        LibraryUse::BuiltIn => ", by their own libibverbs, which is not checked".to_owned(),
+        LibraryUse::Elsewhere(path) => format!(", by {path:?} (not checked)"),
+        LibraryUse::BuiltIn => ", by their own libibverbs (not checked)".to_owned(),
         LibraryUse::WithoutRdmacm => {
             format!(
                 "; it has no {LIBRDMACM}, without which programs that need it, such as rping, do \

@@ -103,9 +103,7 @@ impl<'s> DeviceIndex<'s> {
             .map(|device| (device.class, device.name.as_str()))
             .collect();
         for entry in &self.inventory.not_offered {
-            let ExclusionSubject::Device(class) = entry.kind else {
-                continue;
-            };
+            let ExclusionSubject::Device(class) = entry.kind else { continue };
             let name = entry.name.as_str();
             let is_gpus = class == Class::Rdma && gpu_name::is_gpu_name(name);
             if is_gpus || drained.contains(&(class, name)) {
@@ -193,9 +191,11 @@ fn interfaces_by_function(inventory: &Inventory) -> BTreeMap<PciAddress, Vec<Top
 
 fn is_shown(device: &HostDevice, inventory: &Inventory) -> bool {
     // Reserved pages are shown on their nodes.
-    let mut sizes = inventory.hugepages.iter();
     let is_overcommit = device.class == Class::Hugepages
-        && sizes.any(|size| size.total == 0 && size.name == device.name.as_str());
+        && inventory
+            .hugepages
+            .iter()
+            .any(|size| size.total == 0 && size.name == device.name.as_str());
     (device.class.is_in_topology() && !device.is_loopback()) || is_overcommit
 }
 
@@ -244,13 +244,10 @@ impl<'s> DeviceHolders<'s> {
     /// Returns the containers with a device that has no lease, since shared classes are not counted.
     fn list_grantees(&self, class: Class, name: &str) -> Vec<String> {
         let names = [name, "all"].map(|name| format!("{}={name}", class.as_str()));
-        let is_granted = |grantee: &&ContainerGrants| {
-            grantee.devices.iter().any(|device| names.contains(device))
-        };
         self.input
             .grantees
             .iter()
-            .filter(is_granted)
+            .filter(|grantee| grantee.devices.iter().any(|device| names.contains(device)))
             .map(|grantee| grantee.container.clone())
             .collect()
     }

@@ -59,23 +59,23 @@ fn short_holder(holder: &str) -> &str {
 
 /// Folds virtual functions, in the order of the first of each group.
 pub(super) fn group_functions(functions: &[TopologyFunction]) -> Vec<FunctionGroup> {
-    type GroupKey<'f> = (Option<&'f str>, Vec<Class>, Occupancy);
+    type GroupKey<'f> = (Option<&'f str>, BTreeSet<Class>, Occupancy);
     let mut groups: BTreeMap<GroupKey<'_>, Vec<(usize, &TopologyFunction)>> = BTreeMap::new();
     for (position, function) in functions.iter().enumerate() {
         let classes: BTreeSet<Class> =
             function.informative_devices().map(|device| device.class).collect();
-        let classes = classes.into_iter().collect();
         let key = (function.driver.as_deref(), classes, function.state());
         groups.entry(key).or_default().push((position, function));
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by_key(|(_, members)| members.first().map(|(position, _)| *position));
     let groups = groups.into_iter().map(|((driver, classes, state), members)| {
-        let number = |(position, function): &(usize, &TopologyFunction)| {
-            let index = u32::try_from(*position).unwrap_or(u32::MAX);
-            function.index.unwrap_or(index)
-        };
-        let numbers: BTreeSet<u32> = members.iter().map(number).collect();
+        let numbers: BTreeSet<u32> = members
+            .iter()
+            .map(|(position, function)| {
+                function.index.unwrap_or(u32::try_from(*position).unwrap_or(u32::MAX))
+            })
+            .collect();
         let holders: BTreeSet<&String> = members
             .iter()
             .flat_map(|(_, function)| function.informative_devices())
@@ -85,7 +85,7 @@ pub(super) fn group_functions(functions: &[TopologyFunction]) -> Vec<FunctionGro
             count: members.len(),
             numbers: cpu_list::format_list(&numbers),
             driver: driver.map(str::to_owned),
-            classes,
+            classes: classes.into_iter().collect(),
             state,
             holders: holders.into_iter().cloned().collect(),
         }

@@ -81,9 +81,11 @@ pub fn build_matrix(inventory: &Inventory, topology: &Topology) -> Option<Matrix
 fn describe_affinity(inventory: &Inventory, topology: &Topology, gpu: PciAddress) -> String {
     let function = inventory.functions.get(gpu);
     let number = function.and_then(|function| function.numa_node);
-    let mut nodes = topology.nodes.iter();
-    let node = nodes.find(|node| number.is_some() && node.number == number);
-    let cpus = node.and_then(|node| node.cpus.as_deref());
+    let cpus = topology
+        .nodes
+        .iter()
+        .find(|node| number.is_some() && node.number == number)
+        .and_then(|node| node.cpus.as_deref());
     let number = number.map_or(UNKNOWN.to_owned(), |number| number.to_string());
     format!("\t{}\t{number}\t{UNKNOWN}", cpus.unwrap_or(UNKNOWN))
 }

@@ -26,9 +26,9 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<TopologyNum
         let cpus = read_cpus(host, &directory.join("cpulist"))?.unwrap_or_default();
         let isolated: BTreeSet<u32> = cpus.intersection(&isolated).copied().collect();
         let text = |cpus: &BTreeSet<u32>| (!cpus.is_empty()).then(|| cpu_list::format_list(cpus));
-        let is_memory =
-            |line: &[u8]| parse_value(line, "MemTotal").or(parse_value(line, "MemFree")).is_some();
-        let memory = host.lines(&directory.join("meminfo"), &is_memory)?;
+        let memory = host.lines(&directory.join("meminfo"), &|line| {
+            parse_value(line, "MemTotal").or(parse_value(line, "MemFree")).is_some()
+        })?;
         Ok(TopologyNumaNode {
             number: Some(number),
             cpus: text(&cpus),
@@ -49,8 +49,7 @@ fn read_cpus(host: &Host, path: &Path) -> Result<Option<BTreeSet<u32>>, HostErro
 
 fn node_pages(inventory: &Inventory, number: u32) -> Vec<PageTotals> {
     let sizes = inventory.hugepages.iter().filter_map(|size| {
-        let mut nodes = size.nodes.iter();
-        let node = nodes.find(|node| node.node == number && node.total > 0)?;
+        let node = size.nodes.iter().find(|node| node.node == number && node.total > 0)?;
         Some(PageTotals { name: size.name.clone(), total: node.total, free: node.free })
     });
     sizes.collect()

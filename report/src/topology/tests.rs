@@ -294,9 +294,7 @@ fn nothing_overlaps_and_all_is_inside_of_what_it_belongs_to() {
 fn a_text_is_as_wide_as_its_place() {
     for (name, topology) in all() {
         for item in draw(&topology, TITLE).items {
-            let Shape::Text(style, text) = &item.shape else {
-                continue;
-            };
+            let Shape::Text(style, text) = &item.shape else { continue };
             assert!(style.width(text) <= item.rect.width, "{name}: {item:?}");
             let is_plain = |c: char| matches!(c, ' '..='~' | '·' | '…');
             assert!(text.chars().all(is_plain), "{name}: {text}");

@@ -14,7 +14,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 
 use crate::cli::{Cli, CompletionArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
 /// The program's name, by which the scripts call it through PATH, since an incomplete word must not be executed.
@@ -30,7 +30,7 @@ fi
 
 const SHELLS: Shells<'_> = Shells(&[&bash::BashCompleter, &Elvish, &Fish, &Powershell, &Zsh]);
 
-pub fn run(args: &CompletionArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(args: &CompletionArgs, printer: &mut Printer) -> CommandResult {
     let name = args.shell.to_string();
     let shell = SHELLS
         .completer(&name)

@@ -21,20 +21,23 @@ fn path_hint(argument: &Arg) -> Option<&'static str> {
 
 /// Marks candidates for such an argument by the answer.
 pub(super) fn leave_to_shell(command: Command) -> Command {
-    let marked = |argument: Arg| match path_hint(&argument) {
-        Some(hint) => argument.add(ArgValueCompleter::new(move |word: &OsStr| {
-            // A word that looks like an option counts as one.
-            let is_option = word.as_encoded_bytes().starts_with(b"-");
-            let mark = CompletionCandidate::new("").tag(Some(hint.into()));
-            if is_option { Vec::new() } else { vec![mark] }
-        })),
-        None => argument,
-    };
-    command.mut_args(marked).mut_subcommands(leave_to_shell)
+    command.mut_args(mark_path).mut_subcommands(leave_to_shell)
+}
+
+fn mark_path(argument: Arg) -> Arg {
+    let Some(hint) = path_hint(&argument) else { return argument };
+    argument.add(ArgValueCompleter::new(move |word: &OsStr| {
+        // A word that looks like an option counts as one.
+        let is_option = word.as_encoded_bytes().starts_with(b"-");
+        let mark = CompletionCandidate::new("").tag(Some(hint.into()));
+        if is_option { Vec::new() } else { vec![mark] }
+    }))
 }
 
 /// The answer, where a mark is among the candidates.
 pub(super) fn find_hint(candidates: &[CompletionCandidate]) -> Option<&'static str> {
-    let tags = || candidates.iter().filter_map(CompletionCandidate::get_tag);
-    [ANY, DIRECTORIES].into_iter().find(|hint| tags().any(|tag| tag.to_string() == *hint))
+    [ANY, DIRECTORIES].into_iter().find(|hint| {
+        let mut tags = candidates.iter().filter_map(CompletionCandidate::get_tag);
+        tags.any(|tag| tag.to_string() == *hint)
+    })
 }

@@ -6,6 +6,7 @@ pub mod validate;
 
 use std::path::Path;
 
+use anyhow::Result;
 use onload_host::host::ReadAccess;
 use onload_host::settings;
 
@@ -14,10 +15,7 @@ use crate::cli::GlobalArgs;
 use crate::printer::log_access;
 
 /// Reads a configuration file as strictly as every command that uses it. Returns its path, and its text if it exists.
-fn read_valid(
-    global: &GlobalArgs,
-    config_file: Option<&Path>,
-) -> anyhow::Result<(String, Option<String>)> {
+fn read_valid(global: &GlobalArgs, config_file: Option<&Path>) -> Result<(String, Option<String>)> {
     let host = open_traced_host(global)?;
     if let Some(path) = config_file.filter(|_| global.verbose) {
         log_access(path, ReadAccess::Read);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::read_valid;
 use crate::cli::{ConfigShowArgs, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::Printer;
 
@@ -15,11 +15,7 @@ const VARIABLES: [(&str, &str); 2] = [
     ("kubernetes.listen", "ONLOAD_KUBERNETES_LISTEN"),
 ];
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ConfigShowArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ConfigShowArgs, printer: &mut Printer) -> CommandResult {
     let (path, text) = read_valid(global, global.config.as_deref())?;
     let mut settings = list_settings(text.as_deref().unwrap_or_default())?;
     for setting in &mut settings {

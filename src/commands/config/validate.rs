@@ -2,14 +2,10 @@
 
 use super::read_valid;
 use crate::cli::{ConfigValidateArgs, GlobalArgs};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &ConfigValidateArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &ConfigValidateArgs, printer: &mut Printer) -> CommandResult {
     let config_file = args.file.as_deref().or(global.config.as_deref());
     match read_valid(global, config_file)? {
         (path, Some(_)) => printer.note(format_args!("{path} is valid")),

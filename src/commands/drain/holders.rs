@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use anyhow::Result;
 use onload_core::class::Class;
 use onload_core::container_id;
 use onload_host::devices::inventory::Inventory;
@@ -82,7 +83,7 @@ impl<'s> HolderSearch<'s> {
         HolderSearch { host, inventory, drain, nodes: nodes.collect() }
     }
 
-    pub(super) fn find_holders(&self, printer: &mut Printer) -> anyhow::Result<Vec<DrainHolder>> {
+    pub(super) fn find_holders(&self, printer: &mut Printer) -> Result<Vec<DrainHolder>> {
         let leases = leases::list(self.host)?;
         let status = inspect_containers(self.host, self.inventory, printer)?;
         let mut by_id: BTreeMap<String, DrainHolder> = BTreeMap::new();
@@ -137,14 +138,13 @@ impl<'s> HolderSearch<'s> {
 
     fn container_devices(&self, container: &ContainerStatus) -> BTreeSet<String> {
         let grants = container.devices.iter().map(|grant| &grant.device);
-        let names =
-            container.leases.iter().chain(grants).filter(|device| self.is_drained(device)).cloned();
-        let nodes = container.nodes.iter().chain(&container.open);
-        let nodes = nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned());
-        let mut devices: BTreeSet<String> = names.collect();
+        let names = container.leases.iter().chain(grants);
+        let drained = names.filter(|device| self.is_drained(device)).cloned();
+        let mut devices: BTreeSet<String> = drained.collect();
         // Its granted devices are those of its nodes.
         if devices.is_empty() {
-            devices.extend(nodes);
+            let nodes = container.nodes.iter().chain(&container.open);
+            devices.extend(nodes.filter_map(|node| self.nodes.get(node.as_str()).cloned()));
         }
         devices
     }

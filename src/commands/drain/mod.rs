@@ -7,7 +7,7 @@ pub(super) mod targets;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::config::Config;
 use onload_core::timestamp;
 use onload_host::host::Host;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::interrupt::Interrupt;
 use super::{discover_host, open_host};
 use crate::cli::{self, GlobalArgs, ListFormat};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::{Printer, escape_controls};
 use holders::{DrainHolder, HolderSearch};
@@ -29,11 +29,7 @@ use holders::{DrainHolder, HolderSearch};
 /// Between two looks at who holds what.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &cli::DrainArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &cli::DrainArgs, printer: &mut Printer) -> CommandResult {
     check(args.reason.as_deref())?;
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
@@ -44,10 +40,8 @@ pub fn run(
         targets::resolve_targets(&args.names, &inventory, &pools, printer)?
     };
     let is_asked = !targets.is_empty();
-    let entries: Vec<DrainEntry> = targets
-        .iter()
-        .map(|target| new_entry(target, args, &host))
-        .collect::<anyhow::Result<_>>()?;
+    let entries: Vec<DrainEntry> =
+        targets.iter().map(|target| new_entry(target, args, &host)).collect::<Result<_>>()?;
     let now = if args.dry_run || !is_asked {
         let mut now = before;
         add(&mut now, entries);
@@ -74,7 +68,7 @@ pub fn run(
     })
 }
 
-fn check(reason: Option<&str>) -> anyhow::Result<()> {
+fn check(reason: Option<&str>) -> Result<()> {
     let Some(reason) = reason else { return Ok(()) };
     if reason.trim().is_empty()
         || reason.chars().count() > MAX_REASON
@@ -88,11 +82,7 @@ fn check(reason: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn new_entry(
-    target: &DrainTarget,
-    args: &cli::DrainArgs,
-    host: &Host,
-) -> anyhow::Result<DrainEntry> {
+fn new_entry(target: &DrainTarget, args: &cli::DrainArgs, host: &Host) -> Result<DrainEntry> {
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(DrainEntry {
         target: target.clone(),
@@ -114,10 +104,7 @@ fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
 }
 
 /// Changes the file while no container can lease a device, so that earlier containers are seen as holders.
-pub(super) fn update_drain(
-    host: &Host,
-    change: impl FnOnce(&mut DrainList),
-) -> anyhow::Result<DrainList> {
+pub(super) fn update_drain(host: &Host, change: impl FnOnce(&mut DrainList)) -> Result<DrainList> {
     let mut leases = leases::open_or_create(host)?;
     leases.timeout = COMMAND_TIMEOUT;
     let lock = leases.lock();
@@ -135,7 +122,7 @@ fn remaining_holders(
     drain: &DrainList,
     args: &cli::DrainArgs,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<DrainHolder>> {
+) -> Result<Vec<DrainHolder>> {
     if drain.is_empty() {
         return Ok(Vec::new());
     }
@@ -184,7 +171,7 @@ pub(super) fn format_targets(targets: &[DrainTarget]) -> String {
     ShortList(&names).to_string()
 }
 
-fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> anyhow::Result<()> {
+fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> Result<()> {
     if drain.is_empty() {
         printer.note("nothing is drained");
         return Ok(());

@@ -1,5 +1,6 @@
 //! Writes the specifications after a drain with the options of the last run.
 
+use anyhow::Result;
 use onload_core::config::Config;
 use onload_host::drift::{Drift, DriftInput, find_drift};
 use onload_host::generate::InstalledFiles;
@@ -15,21 +16,17 @@ pub(in crate::commands) fn rewrite_specs(
     host: &Host,
     config: &Config,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     if is_daemon_writer(host)? {
         printer.note("the daemon for Kubernetes updates the specifications");
         return Ok(());
     }
     let path = directory_path(host, None);
-    let Some(directory) = find_directory(host, None)? else {
-        return Ok(());
-    };
+    let Some(directory) = find_directory(host, None)? else { return Ok(()) };
     let _lock = SpecDir::lock(&directory)?;
     let manifest = directory.read_manifest()?.map_err(anyhow::Error::msg)?;
     // If none were written, there is nothing to withdraw.
-    let Some(manifest) = manifest else {
-        return Ok(());
-    };
+    let Some(manifest) = manifest else { return Ok(()) };
     let (inventory, pools) = discover_host(host, config, printer);
     let Drift { plan, .. } = find_drift(DriftInput {
         existing: &directory.read_files()?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::HostDevice;
 use onload_host::devices::inventory::Inventory;
@@ -33,7 +33,7 @@ pub(super) fn resolve_targets(
     inventory: &Inventory,
     pools: &PoolSet,
     printer: &mut Printer,
-) -> anyhow::Result<Vec<DrainTarget>> {
+) -> Result<Vec<DrainTarget>> {
     let mut targets = BTreeSet::new();
     for word in words {
         let word_targets = resolve_word(word, inventory, pools)?;
@@ -52,7 +52,7 @@ pub(in crate::commands) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
     mut discover: impl FnMut() -> (Inventory, PoolSet),
-) -> anyhow::Result<Vec<DrainTarget>> {
+) -> Result<Vec<DrainTarget>> {
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
@@ -82,7 +82,7 @@ pub(in crate::commands) fn resolve_drained(
     Ok(targets.into_iter().collect())
 }
 
-fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> anyhow::Result<()> {
+fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> Result<()> {
     let class = target.class();
     if drain.get(&DrainTarget::new(class, None)).is_some() {
         bail!(
@@ -100,9 +100,9 @@ enum TargetWord {
     Function(String),
 }
 
-fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
+fn parse_word(word: &str) -> Result<TargetWord> {
     let short = strip_vendor(word);
-    let class = |text: &str| -> anyhow::Result<Class> {
+    let class = |text: &str| -> Result<Class> {
         let class: Class = text.parse()?;
         if class == Class::Bundle {
             bail!("reading {word:?}: bundles cannot be drained; drain their members");
@@ -118,11 +118,7 @@ fn parse_word(word: &str) -> anyhow::Result<TargetWord> {
 }
 
 /// Returns the targets that a word refers to on this host, at least one.
-fn resolve_word(
-    word: &str,
-    inventory: &Inventory,
-    pools: &PoolSet,
-) -> anyhow::Result<Vec<DrainTarget>> {
+fn resolve_word(word: &str, inventory: &Inventory, pools: &PoolSet) -> Result<Vec<DrainTarget>> {
     let parsed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
         Some(suggestion) => {
             anyhow::anyhow!("reading {word:?}: expected CLASS=NAME, for example {suggestion}")
@@ -181,15 +177,13 @@ fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &H
 
 /// A device that is offered, or not offered for a temporary reason.
 fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
-    let mut not_offered = inventory.not_offered.iter();
-    let matches_class = |kind: ExclusionSubject| match kind {
-        ExclusionSubject::Device(other) => {
-            other == class || (other.is_onload() && class.is_onload())
-        }
-        ExclusionSubject::Tool => false,
-    };
     class_devices(class, inventory).any(|device| device.name.as_str() == name)
-        || not_offered.any(|entry| matches_class(entry.kind) && entry.name == name)
+        || inventory.not_offered.iter().any(|entry| match entry.kind {
+            ExclusionSubject::Device(other) => {
+                entry.name == name && (other == class || (other.is_onload() && class.is_onload()))
+            }
+            ExclusionSubject::Tool => false,
+        })
 }
 
 /// The devices on a function and on its virtual functions, which come and go with it.
@@ -215,11 +209,11 @@ fn similar_device(
     inventory: &Inventory,
     pools: &PoolSet,
 ) -> Option<String> {
-    // One of the names of a group.
-    let by_alias =
-        |device: &&HostDevice| device.aliases.iter().any(|alias| alias.to_string() == name);
-    if let Some(device) = class_devices(class, inventory).find(by_alias) {
-        return Some(device.name.to_string());
+    // A group has the names of all its functions.
+    for device in class_devices(class, inventory) {
+        if device.aliases.iter().any(|alias| alias.to_string() == name) {
+            return Some(device.name.to_string());
+        }
     }
     let pools = pools.offered.iter().filter(|pool| pool.class == class);
     class_devices(class, inventory)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_host::boot::{self, ApplyOutcome, HostStep, RunningKernel, StepStage};
 use rustix::process::geteuid;
 use serde_json::json;
@@ -10,17 +10,13 @@ use serde_json::json;
 use super::{NOTHING, NOTHING_WANTED, format_step, has_no_host_settings, report_failures};
 use crate::cli::{GlobalArgs, HostApplyArgs, ListFormat};
 use crate::commands::open_host;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
 /// How long a driver may take to appear, or a device to be listed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &HostApplyArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &HostApplyArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     if !host.is_running() {
         bail!(
@@ -64,11 +60,7 @@ pub fn run(
     Ok(ExitAnswer::Yes)
 }
 
-fn print_json(
-    done: &[HostStep],
-    outcome: &ApplyOutcome,
-    printer: &mut Printer,
-) -> anyhow::Result<()> {
+fn print_json(done: &[HostStep], outcome: &ApplyOutcome, printer: &mut Printer) -> Result<()> {
     printer.print_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "done": done,

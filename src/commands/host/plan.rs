@@ -5,15 +5,11 @@ use onload_host::boot;
 use super::{NOTHING, NOTHING_WANTED, has_no_host_settings, report_failures};
 use crate::cli::{GlobalArgs, HostPlanArgs, ListFormat};
 use crate::commands::open_host;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &HostPlanArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &HostPlanArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
     let plan = if host.is_running() {
         boot::plan(&host, &boot::RunningKernel::default(), &config)

@@ -14,15 +14,11 @@ use super::format_device;
 use crate::cli::{GlobalArgs, LeaseListArgs, ListFormat};
 use crate::commands::pools::{PoolHolders, PoolView, print_pools, read_pools};
 use crate::commands::{open_host_of_incident, resolve_spec_dirs, scan};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::{Printer, escape_controls};
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &LeaseListArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &LeaseListArgs, printer: &mut Printer) -> CommandResult {
     let (host, _) = open_host_of_incident(global, printer)?;
     let entries = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {

@@ -9,14 +9,10 @@ use onload_sys::fs::lock::COMMAND_TIMEOUT;
 use crate::cli::{GlobalArgs, LeaseReleaseArgs};
 use crate::commands::device_name::{complete_address, strip_vendor};
 use crate::commands::open_host_of_incident;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &LeaseReleaseArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &LeaseReleaseArgs, printer: &mut Printer) -> CommandResult {
     let name = &args.device;
     let read_error =
         || anyhow!("reading device {name:?}: expected CLASS=NAME, for example vfio=0000:81:10.0");

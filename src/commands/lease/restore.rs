@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_core::device_id::DeviceId;
 use onload_hooks::moves::{self, StandIns};
 use onload_host::leases;
@@ -13,10 +13,10 @@ use onload_sys::text::ErrorChain;
 use super::format_device;
 use crate::cli::GlobalArgs;
 use crate::commands::open_host_of_incident;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 
-pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, printer: &mut Printer) -> CommandResult {
     if global.host_root != Path::new("/") {
         bail!(
             "restoring devices of {:?}: devices can be moved only on the host itself; omit \
@@ -47,11 +47,12 @@ pub fn run(global: &GlobalArgs, printer: &mut Printer) -> anyhow::Result<ExitAns
 
 type RestoreOutcome = (DeviceId, Option<String>);
 
-/// Repeats while devices return: systemd does not start a running unit again, so devices returned meanwhile would be
-/// missed. Reports each restored device, and the last error of the others.
+/// Repeats while devices return: systemd does not start a running unit again, so a device that
+/// returns during a pass would be missed. Reports each restored device, and the last error of the
+/// others.
 fn restore_until_stable(
-    mut run_pass: impl FnMut() -> anyhow::Result<Vec<RestoreOutcome>>,
-) -> anyhow::Result<Vec<RestoreOutcome>> {
+    mut run_pass: impl FnMut() -> Result<Vec<RestoreOutcome>>,
+) -> Result<Vec<RestoreOutcome>> {
     let mut outcomes = Vec::new();
     loop {
         let (returned, failed): (Vec<RestoreOutcome>, Vec<RestoreOutcome>) =
@@ -65,13 +66,13 @@ fn restore_until_stable(
 }
 
 /// One look.
-fn restore_once(leases: &Leases) -> anyhow::Result<Vec<RestoreOutcome>> {
-    let restored = moves::restore(leases, &StandIns::default())?.into_iter();
-    let outcomes = restored.map(|outcome| {
+fn restore_once(leases: &Leases) -> Result<Vec<RestoreOutcome>> {
+    let mut outcomes = Vec::new();
+    for outcome in moves::restore(leases, &StandIns::default())? {
         let reason = outcome.result.err().map(|error| ErrorChain(&error).to_string());
-        (outcome.device, reason)
-    });
-    Ok(outcomes.collect())
+        outcomes.push((outcome.device, reason));
+    }
+    Ok(outcomes)
 }
 
 #[cfg(test)]
@@ -83,7 +84,7 @@ mod tests {
         (device, why.map(str::to_owned))
     }
 
-    fn looks(passes: Vec<Vec<RestoreOutcome>>) -> anyhow::Result<Vec<RestoreOutcome>> {
+    fn looks(passes: Vec<Vec<RestoreOutcome>>) -> Result<Vec<RestoreOutcome>> {
         let mut passes = passes.into_iter();
         let results = restore_until_stable(|| Ok(passes.next().unwrap()))?;
         assert!(passes.next().is_none(), "looked too few times");

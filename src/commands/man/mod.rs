@@ -14,7 +14,7 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 use crate::cli::{Cli, ManArgs};
 use crate::commands::make_directory;
-use crate::exit::{self, ExitAnswer, FAILURE, NOT_TRIED};
+use crate::exit::{self, CommandResult, ExitAnswer, FAILURE, NOT_TRIED};
 use crate::files::FileList;
 
 const SECTION: &str = "1";
@@ -22,7 +22,7 @@ const SECTION: &str = "1";
 const HAND_WRITTEN_PAGES: [(&str, &str); 3] =
     [("onload-ctk.toml", "5"), ("onload-container-runtime", "8"), ("onload-hook", "8")];
 
-pub fn run(args: &ManArgs) -> anyhow::Result<ExitAnswer> {
+pub fn run(args: &ManArgs) -> CommandResult {
     let directory = &args.directory;
     let failed = || format!("writing manual pages to {}", directory.display());
     make_directory(directory).with_context(failed)?;
@@ -35,20 +35,19 @@ pub fn run(args: &ManArgs) -> anyhow::Result<ExitAnswer> {
 
 /// Puts values that need no explanation into a line, where clap_mangen would give a line to each.
 fn with_words_in_a_line(command: Command) -> Command {
-    let in_a_line = |argument: Arg| {
-        let values = argument.get_possible_values();
-        let is_plain = values.iter().all(|value| value.get_help().is_none());
-        let is_listed =
-            argument.get_action().takes_values() && !argument.is_hide_possible_values_set();
-        if values.is_empty() || !is_plain || !is_listed {
-            return argument;
-        }
-        let names: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
-        let help = argument.get_help().map(ToString::to_string);
-        let help = format!("{}. Known are {}", help.unwrap_or_default(), names.join(", "));
-        argument.long_help(help).hide_possible_values(true)
-    };
-    command.mut_args(in_a_line).mut_subcommands(with_words_in_a_line)
+    command.mut_args(list_plain_values).mut_subcommands(with_words_in_a_line)
+}
+
+fn list_plain_values(argument: Arg) -> Arg {
+    let values = argument.get_possible_values();
+    let is_plain = values.iter().all(|value| value.get_help().is_none());
+    let is_listed = argument.get_action().takes_values() && !argument.is_hide_possible_values_set();
+    if values.is_empty() || !is_plain || !is_listed {
+        return argument;
+    }
+    let names: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    argument.long_help(format!("{help}. Known are {}", names.join(", "))).hide_possible_values(true)
 }
 
 fn write_pages(command: &Command, words: &[&str], directory: &Path) -> io::Result<()> {
@@ -185,9 +184,11 @@ fn write_examples(roff: &mut Roff, examples: &[String]) {
 
 fn write_see_also(roff: &mut Roff, command: &Command) {
     let own_name = name(command);
-    let parent = own_name.rsplit_once('-').map(|(parent, _)| parent);
-    // The program's own name holds a hyphen.
-    let parent = parent.filter(|parent| *parent != "onload");
+    let parent = own_name
+        .rsplit_once('-')
+        .map(|(parent, _)| parent)
+        // The program's own name holds a hyphen.
+        .filter(|parent| *parent != "onload");
     let program = parent.filter(|above| *above != "onload-ctk").map(|_| "onload-ctk");
     let children = visible_subcommands(command).map(name);
     let mut pages: Vec<(&str, &str)> =

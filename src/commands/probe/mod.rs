@@ -6,22 +6,26 @@ mod rdma;
 mod system;
 mod vfio;
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
+use onload_core::host_settings::PageSize;
+use onload_sys::mountinfo::parse_mounts_line;
 use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_ip_multicast_if_with_ifindex;
 
 use super::trial::READY_LINE;
 use crate::cli::ProbeArgs;
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::Printer;
 use files::read_attribute;
 
@@ -30,13 +34,13 @@ const DISCARD: u16 = 9;
 /// A link takes seconds to come up after a move.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer> {
+pub fn run(args: &ProbeArgs, printer: &mut Printer) -> CommandResult {
     let name = args.name.as_str();
     let report = match args.class {
         Class::Hugepages => use_hugepages(name)?,
         // A GPU may have several.
         Class::Rdma => {
-            let used: anyhow::Result<Vec<String>> = name.split(',').map(rdma::use_device).collect();
+            let used: Result<Vec<String>> = name.split(',').map(rdma::use_device).collect();
             used?.join("; ")
         }
         Class::Vfio => vfio::use_device(name)?,
@@ -50,8 +54,9 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> anyhow::Result<ExitAnswer
     Ok(ExitAnswer::Yes)
 }
 
-fn use_hugepages(size: &str) -> anyhow::Result<String> {
-    let bytes = page_bytes(size).with_context(|| {
+fn use_hugepages(size: &str) -> Result<String> {
+    let page = size.parse::<PageSize>().ok();
+    let bytes = page.and_then(|page| page.kib().checked_mul(1024)).with_context(|| {
         format!("reading the page size {size:?}: expected a size such as 2Mi or 1Gi")
     })?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {
@@ -82,29 +87,22 @@ fn use_hugepages(size: &str) -> anyhow::Result<String> {
     }
 }
 
-fn page_bytes(size: &str) -> Option<u64> {
-    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
-    let (number, shift) =
-        units.iter().find_map(|(unit, shift)| Some((size.strip_suffix(unit)?, shift)))?;
-    number.parse::<u64>().ok()?.checked_shl(*shift)
-}
-
 /// The first hugetlbfs among the lines of /proc/mounts that is the one meant.
 fn mount_of(mounts: &str, accepts: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let mounted = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let mount_point = fields.next()?;
-        (fields.next()? == "hugetlbfs").then(|| PathBuf::from(mount_point))
-    });
-    mounted.into_iter().find(|mount| accepts(mount))
+    mounts
+        .lines()
+        .filter_map(|line| parse_mounts_line(line.as_bytes()))
+        .filter(|mount| mount.fs_type == b"hugetlbfs")
+        .map(|mount| PathBuf::from(OsStr::from_bytes(mount.point)))
+        .find(|mount| accepts(mount))
 }
 
-fn use_netdev(name: &str) -> anyhow::Result<String> {
+fn use_netdev(name: &str) -> Result<String> {
     let directory = Path::new("/sys/class/net").join(name);
     let index = read_attribute(&directory.join("ifindex")).with_context(|| {
         format!("looking for interface {name}: the container's network does not have it")
     })?;
-    let sent = || -> anyhow::Result<u64> {
+    let sent = || -> Result<u64> {
         let path = directory.join("statistics/tx_packets");
         let text = read_attribute(&path).with_context(|| format!("reading {}", path.display()))?;
         Ok(text.parse()?)
@@ -143,15 +141,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_sizes_are_those_of_device_names() {
-        assert_eq!(page_bytes("2Mi"), Some(2 << 20));
-        assert_eq!(page_bytes("1Gi"), Some(1 << 30));
-        for size in ["", "Mi", "2M", "2mi", "-1Mi"] {
-            assert_eq!(page_bytes(size), None, "{size}");
-        }
-    }
-
-    #[test]
     fn the_mount_of_a_size_is_found_among_others() {
         let mounts = "proc /proc proc rw 0 0\nnone /dev/hugepages-1Gi hugetlbfs rw,pagesize=1024M 0 0\n\
                       none /dev/hugepages-2Mi hugetlbfs rw,pagesize=2M 0 0\n";
@@ -162,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_the_container_does_not_have_is_said_by_name() {
-        let error_of = |result: anyhow::Result<String>| format!("{:#}", result.unwrap_err());
+        let error_of = |result: Result<String>| format!("{:#}", result.unwrap_err());
         let error = error_of(use_netdev("nonexistent0"));
         assert!(
             error.contains(
@@ -170,7 +159,7 @@ mod tests {
             ),
             "{error}"
         );
-        let error = error_of(use_hugepages("3Mi"));
+        let error = error_of(use_hugepages("8Mi"));
         assert!(error.contains("no hugetlbfs of that size is mounted"), "{error}");
         let error = error_of(use_hugepages("many"));
         assert!(error.contains("expected a size such as 2Mi or 1Gi"), "{error}");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 
 use super::files::{open, read_attribute};
 use super::system;
@@ -18,7 +18,7 @@ const MESSAGES: &str = "100";
 /// More than the 8 MiB that systemd and docker allow by default.
 const LOCKED: usize = 16 << 20;
 
-pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
+pub(super) fn use_device(name: &str) -> Result<String> {
     let node = find_node(name)?;
     open(&node)?;
     let device = Path::new("/sys/class/infiniband").join(name);
@@ -38,7 +38,7 @@ pub(super) fn use_device(name: &str) -> anyhow::Result<String> {
     ))
 }
 
-fn find_node(name: &str) -> anyhow::Result<PathBuf> {
+fn find_node(name: &str) -> Result<PathBuf> {
     let nodes = Path::new("/sys/class/infiniband_verbs");
     let entries = fs::read_dir(nodes).with_context(|| {
         format!("looking for RDMA device {name}: its files in /sys are not in the container")
@@ -54,7 +54,7 @@ fn find_node(name: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new("/dev/infiniband").join(verbs.file_name().unwrap_or_default()))
 }
 
-fn active_port(name: &str, device: &Path) -> anyhow::Result<PathBuf> {
+fn active_port(name: &str, device: &Path) -> Result<PathBuf> {
     let mut states = Vec::new();
     for port in fs::read_dir(device.join("ports")).into_iter().flatten().flatten() {
         let state = read_attribute(&port.path().join("state")).unwrap_or_default();
@@ -84,7 +84,7 @@ fn no_traffic_reason(device: &Path) -> Option<String> {
 }
 
 /// From one queue pair of the port to another and back, by two processes.
-fn run_ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
+fn run_ping_pong(name: &str, port: &Path) -> Result<String> {
     let number = port.file_name().unwrap_or_default().to_string_lossy();
     let mut options = ["-d", name, "-i", &number, "-n", MESSAGES].map(str::to_owned).to_vec();
     if read_attribute(&port.join("link_layer")).is_ok_and(|layer| layer == "Ethernet") {
@@ -101,14 +101,14 @@ fn run_ping_pong(name: &str, port: &Path) -> anyhow::Result<String> {
     Ok(format!("{MESSAGES} messages went over port {number} to another queue pair and back"))
 }
 
-fn start(options: &[String]) -> anyhow::Result<Child> {
+fn start(options: &[String]) -> Result<Child> {
     let mut command = Command::new(PINGPONG);
     command.args(options).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     command.spawn().with_context(|| format!("running {PINGPONG}"))
 }
 
-fn send(options: &[String], server: &mut Child) -> anyhow::Result<()> {
+fn send(options: &[String], server: &mut Child) -> Result<()> {
     let to_itself = [options, &["127.0.0.1".to_owned()]].concat();
     let deadline = Instant::now() + TIMEOUT;
     loop {

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 
 use super::files::open;
@@ -17,7 +17,7 @@ const NODES: &str = "/dev/vfio";
 const IOMMUFD: &str = "/dev/iommu";
 
 /// By one after the other: a device that is open by one node is busy by the other.
-pub(super) fn use_device(address: &str) -> anyhow::Result<String> {
+pub(super) fn use_device(address: &str) -> Result<String> {
     let function = Path::new("/sys/bus/pci/devices").join(address);
     let mut reports = Vec::new();
     if let Some((node, kinds)) = find_group_node(&function, Path::new(NODES))? {
@@ -33,10 +33,7 @@ pub(super) fn use_device(address: &str) -> anyhow::Result<String> {
 }
 
 /// The node of the group, if the container has it, and the kinds of IOMMU that it may have.
-fn find_group_node(
-    function: &Path,
-    nodes: &Path,
-) -> anyhow::Result<Option<(PathBuf, &'static [usize])>> {
+fn find_group_node(function: &Path, nodes: &Path) -> Result<Option<(PathBuf, &'static [usize])>> {
     let link = function.join("iommu_group");
     let group = fs::read_link(&link)
         .with_context(|| format!("reading {}, the link to its IOMMU group", link.display()))?;
@@ -58,7 +55,7 @@ fn find_cdev(function: &Path, nodes: &Path) -> Option<PathBuf> {
     cdevs.find(|node| node.exists())
 }
 
-fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<String> {
+fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> Result<String> {
     let container = open(&Path::new(NODES).join("vfio"))?;
     let version =
         system::api_version(&container).context("asking /dev/vfio/vfio for its version")?;
@@ -84,7 +81,7 @@ fn use_by_group(address: &str, node: &Path, kinds: &[usize]) -> anyhow::Result<S
     Ok(format!("{node} opens (vfio {version}), its group is viable, and {address} can be opened"))
 }
 
-fn use_by_cdev(address: &str, node: &Path) -> anyhow::Result<String> {
+fn use_by_cdev(address: &str, node: &Path) -> Result<String> {
     let iommufd = open(Path::new(IOMMUFD))?;
     let device = open(node)?;
     let node = node.display();

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::commands::interrupt::Interrupt;
 
@@ -15,7 +15,7 @@ use crate::commands::interrupt::Interrupt;
 const LOADING: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(50);
 
-fn spawn(line: &[String]) -> anyhow::Result<Child> {
+fn spawn(line: &[String]) -> Result<Child> {
     let program = line.first().map_or("", String::as_str);
     let mut command = Command::new(program);
     command.args(line.iter().skip(1)).process_group(0);
@@ -26,7 +26,7 @@ fn spawn(line: &[String]) -> anyhow::Result<Child> {
 }
 
 /// Runs it to its end with that on stdin, and gives what it printed.
-pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> anyhow::Result<String> {
+pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> Result<String> {
     let mut child = spawn(line)?;
     let stdin = child.stdin.take();
     // A client that ends early does not read it all.
@@ -87,7 +87,7 @@ pub(super) struct ForegroundContainer {
 }
 
 impl ForegroundContainer {
-    pub(super) fn start(line: &[String]) -> anyhow::Result<ForegroundContainer> {
+    pub(super) fn start(line: &[String]) -> Result<ForegroundContainer> {
         let mut child = spawn(line)?;
         let stdout = child.stdout.take();
         let (sender, lines) = mpsc::channel();
@@ -113,7 +113,7 @@ impl ForegroundContainer {
         end: &str,
         timeout: Duration,
         stop: &Interrupt,
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> Result<Vec<String>> {
         let deadline = Instant::now() + timeout;
         let mut lines = Vec::new();
         loop {

@@ -1,6 +1,6 @@
 //! Parses the device to try.
 
-use anyhow::bail;
+use anyhow::{Result, bail};
 use onload_core::class::Class;
 use onload_core::pool::ANY;
 use onload_host::devices::LOOPBACK;
@@ -19,7 +19,7 @@ pub(super) struct TrialDevice {
 }
 
 impl TrialDevice {
-    pub(super) fn read(word: &str) -> anyhow::Result<TrialDevice> {
+    pub(super) fn read(word: &str) -> Result<TrialDevice> {
         let short = strip_vendor(word);
         let Some((class, name)) = short.split_once('=') else {
             bail!("reading device {word:?}: expected CLASS=NAME, for example nic=ens1");
@@ -33,7 +33,7 @@ impl TrialDevice {
     }
 
     /// Completes a PCI address that was typed without its domain.
-    pub(super) fn complete(&mut self, inventory: &Inventory) -> anyhow::Result<()> {
+    pub(super) fn complete(&mut self, inventory: &Inventory) -> Result<()> {
         let devices = inventory.devices.iter().filter(|device| device.class == self.class);
         if let Some(name) =
             complete_address(&self.name, devices.map(|device| device.name.as_str()))?
@@ -58,7 +58,7 @@ impl TrialDevice {
     }
 
     /// Returns the devices it refers to: itself, or those nearest to a GPU.
-    pub(super) fn resolve_devices(&self, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
+    pub(super) fn resolve_devices(&self, inventory: &Inventory) -> Result<Vec<String>> {
         let mut devices = inventory.devices.iter();
         if devices.any(|device| device.class == self.class && device.name.as_str() == self.name) {
             if !CLASSES.contains(&self.class) {
@@ -70,16 +70,15 @@ impl TrialDevice {
             }
             return Ok(vec![self.name.clone()]);
         }
-        let mut aliases = inventory.near_gpus.iter();
-        let alias = aliases.find(|alias| self.class == Class::Rdma && alias.name == self.name);
-        if let Some(alias) = alias {
-            return Ok(alias.rdma.clone());
+        for alias in &inventory.near_gpus {
+            if self.class == Class::Rdma && alias.name == self.name {
+                return Ok(alias.rdma.clone());
+            }
         }
-        let mut reasons = inventory.not_offered.iter();
-        let reason = reasons.find(|entry| {
+        let exclusion = inventory.not_offered.iter().find(|entry| {
             entry.kind == ExclusionSubject::Device(self.class) && entry.name == self.name
         });
-        match reason {
+        match exclusion {
             Some(entry) => {
                 bail!("trying {}: it is not offered: {}", self.short_name(), entry.reason)
             }

@@ -99,8 +99,7 @@ impl TryEngine {
 
     /// Removes the container and image. Succeeds if they are already gone.
     pub(super) fn remove_container(self, names: &TrialNames) -> Vec<Vec<String>> {
-        let container = names.container();
-        let container = container.as_str();
+        let container = &names.container();
         match self {
             TryEngine::Docker => vec![to_words(&["docker", "rm", "--force", container])],
             TryEngine::Podman => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, Result, anyhow};
 use onload_host::discover::installation::{ProgramClosure, find_host_closure};
 use onload_host::host::Host;
 use onload_host::specdir::sha256;
@@ -30,19 +30,19 @@ const DRIVERS: &str = "/etc/libibverbs.d";
 
 pub(super) type ImageTree = BTreeMap<PathBuf, Vec<u8>>;
 
-pub(super) fn probe_files() -> anyhow::Result<ImageTree> {
+pub(super) fn probe_files() -> Result<ImageTree> {
     let program =
         fs::read("/proc/self/exe").context("reading this program for the probe's image")?;
     Ok(ImageTree::from([(PathBuf::from(PROGRAM_PATH), program)]))
 }
 
 /// bash of the host, with its loader and all libraries that it and Onload's library need.
-pub(super) fn shell_files(host: &Host, onload: PathBuf) -> anyhow::Result<ImageTree> {
+pub(super) fn shell_files(host: &Host, onload: PathBuf) -> Result<ImageTree> {
     read(program_paths(host, Path::new(SHELL), &[onload])?)
 }
 
 /// libibverbs' own ping-pong, where the host has it, with libibverbs and the libraries of all its providers.
-pub(super) fn pingpong_files(host: &Host) -> anyhow::Result<ImageTree> {
+pub(super) fn pingpong_files(host: &Host) -> Result<ImageTree> {
     let program = Path::new(PINGPONG);
     if !program.exists() {
         return Ok(ImageTree::new());
@@ -59,7 +59,7 @@ fn list_dir(dir: &str) -> Vec<PathBuf> {
 }
 
 /// A program with its loader, and all libraries that it needs, and those that it loads.
-fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let closure = find_host_closure(host, program, loads).map_err(|reason| {
         let program = program.display();
         anyhow!("making the probe's image of {program}: {reason}")
@@ -70,7 +70,7 @@ fn program_paths(host: &Host, program: &Path, loads: &[PathBuf]) -> anyhow::Resu
     Ok(paths)
 }
 
-fn read(paths: Vec<PathBuf>) -> anyhow::Result<ImageTree> {
+fn read(paths: Vec<PathBuf>) -> Result<ImageTree> {
     let read = |path: PathBuf| {
         let content = fs::read(&path)
             .with_context(|| format!("reading {} for the probe's image", path.display()));

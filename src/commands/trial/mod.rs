@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
@@ -24,7 +24,7 @@ use super::doctor::{check_host, checks_named, format_finding};
 use super::interrupt::Interrupt;
 use super::open_traced_host;
 use crate::cli::{GlobalArgs, ListFormat, TryArgs, TryEngine};
-use crate::exit::ExitAnswer;
+use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
 use client::{ForegroundContainer, run as run_client};
@@ -66,11 +66,7 @@ fn interface(name: &str) -> PathBuf {
     Path::new("/sys/class/net").join(name)
 }
 
-pub fn run(
-    global: &GlobalArgs,
-    args: &TryArgs,
-    printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+pub fn run(global: &GlobalArgs, args: &TryArgs, printer: &mut Printer) -> CommandResult {
     let mut trial_device = TrialDevice::read(&args.device)?;
     let short = trial_device.short_name();
     if !open_traced_host(global)?.is_running() {
@@ -118,25 +114,21 @@ pub fn run(
         printer.warning(format_args!("{error:#}"));
     }
     let outcome = outcome.with_context(|| format!("trying {short} with {}", engine.name()))?;
-    match args.format {
-        ListFormat::Table => print(&short, engine, &outcome, printer),
-        ListFormat::Json => {
-            let (answer, result, remedy) = match &outcome {
-                TrialOutcome::Works(text) => (ExitAnswer::Yes, ("works", text), None),
-                TrialOutcome::Fails(text, remedy) => {
-                    (ExitAnswer::No, ("fails", text), remedy.as_deref())
-                }
-                TrialOutcome::NotTried(text, remedy) => {
-                    (ExitAnswer::NotTried, ("not-tried", text), Some(remedy.as_str()))
-                }
-                TrialOutcome::StartsNone(text) => {
-                    (ExitAnswer::NotTried, ("engine-starts-no-container", text), None)
-                }
-            };
-            print_json(&short, Some(engine), result, remedy, printer)?;
-            Ok(answer)
+    let (answer, result, reason, remedy) = match &outcome {
+        TrialOutcome::Works(text) => (ExitAnswer::Yes, "works", text, None),
+        TrialOutcome::Fails(text, remedy) => (ExitAnswer::No, "fails", text, remedy.as_deref()),
+        TrialOutcome::NotTried(text, remedy) => {
+            (ExitAnswer::NotTried, "not-tried", text, Some(remedy.as_str()))
         }
+        TrialOutcome::StartsNone(text) => {
+            (ExitAnswer::NotTried, "engine-starts-no-container", text, None)
+        }
+    };
+    match args.format {
+        ListFormat::Table => print(&short, engine, &outcome, (reason.as_str(), remedy), printer)?,
+        ListFormat::Json => print_json(&short, Some(engine), (result, reason), remedy, printer)?,
     }
+    Ok(answer)
 }
 
 fn print_json(
@@ -145,7 +137,7 @@ fn print_json(
     (result, reason): (&str, &String),
     remedy: Option<&str>,
     printer: &mut Printer,
-) -> anyhow::Result<()> {
+) -> Result<()> {
     printer.print_json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "device": device,
@@ -161,43 +153,40 @@ fn print(
     short: &str,
     engine: TryEngine,
     outcome: &TrialOutcome,
+    (reason, remedy): (&str, Option<&str>),
     printer: &mut Printer,
-) -> anyhow::Result<ExitAnswer> {
+) -> Result<()> {
     let (works, fails) = if short.starts_with("nic=") {
         ("accelerated", "not accelerated")
     } else {
         ("works", "does not work")
     };
     let name = engine.name();
-    let (style, word, text, remedy, answer) = match outcome {
-        TrialOutcome::Works(text) => (GOOD, works, text, None, ExitAnswer::Yes),
-        TrialOutcome::Fails(text, remedy) => (ERROR, fails, text, remedy.as_ref(), ExitAnswer::No),
-        TrialOutcome::NotTried(text, remedy) => {
-            (WARNING, "not tried", text, Some(remedy), ExitAnswer::NotTried)
-        }
-        TrialOutcome::StartsNone(reason) => {
+    let (style, word) = match outcome {
+        TrialOutcome::Works(_) => (GOOD, works),
+        TrialOutcome::Fails(..) => (ERROR, fails),
+        TrialOutcome::NotTried(..) => (WARNING, "not tried"),
+        TrialOutcome::StartsNone(_) => {
             printer.error(format_args!(
                 "trying {short} with {name}: {name} cannot start any container: {reason}; fix that \
                  first, and see what onload-ctk doctor says about {name}"
             ));
-            return Ok(ExitAnswer::NotTried);
+            return Ok(());
         }
     };
     let first = format!("{short} in a container of {name}: {style}{word}{style:#}: ");
-    printer.print(format_paragraph(&first, "    ", &to_one_line(text), printer.columns()))?;
+    printer.print(format_paragraph(&first, "    ", &to_one_line(reason), printer.columns()))?;
     if let Some(remedy) = remedy {
         let columns = printer.columns();
         printer.print(format_paragraph("    ", "    ", &to_one_line(remedy), columns))?;
     }
-    Ok(answer)
+    Ok(())
 }
 
-fn require_written(short: &str, checks: &[Check]) -> anyhow::Result<()> {
+fn require_written(short: &str, checks: &[Check]) -> Result<()> {
     let stale =
         checks_named(checks, "specs-fresh").find(|check| check.finding.verdict.is_problem());
-    let Some(stale) = stale else {
-        return Ok(());
-    };
+    let Some(stale) = stale else { return Ok(()) };
     bail!("trying {short}: CDI specifications: {}", format_finding(stale));
 }
 
@@ -231,7 +220,7 @@ fn choose(
 }
 
 impl Trial<'_> {
-    fn try_device(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
+    fn try_device(&self, printer: &mut Printer) -> Result<TrialOutcome> {
         if self.trial_device.class == Class::Nic {
             return self.try_nic(printer);
         }
@@ -250,8 +239,8 @@ impl Trial<'_> {
         &self,
         files: &ImageTree,
         program: &[String],
-        judge: impl FnOnce(Vec<String>) -> anyhow::Result<TrialOutcome>,
-    ) -> anyhow::Result<TrialOutcome> {
+        judge: impl FnOnce(Vec<String>) -> Result<TrialOutcome>,
+    ) -> Result<TrialOutcome> {
         let image = image::build_archive(&self.names.image(), files)?;
         if let Err(error) = run_client(&self.engine.load(), image, &self.stop) {
             self.stop.refuse()?;
@@ -269,7 +258,7 @@ impl Trial<'_> {
     }
 
     /// A container of the same image without the device tells whose fault it is.
-    fn find_fault(&self, reason: &str, program: &[String]) -> anyhow::Result<TrialOutcome> {
+    fn find_fault(&self, reason: &str, program: &[String]) -> Result<TrialOutcome> {
         self.remove_container(&self.names);
         let program: Vec<String> = program.iter().take(1).cloned().collect();
         let plain = [program, vec!["--version".to_owned()]].concat();
@@ -284,19 +273,19 @@ impl Trial<'_> {
 
     fn remove_container(&self, names: &TrialNames) {
         for line in self.engine.remove_container(names) {
-            // It is already gone if it ended by itself.
+            // An error is ignored: the container is already gone if its program has ended.
             let _ = run_client(&line, Vec::new(), &Interrupt::default());
         }
     }
 
     /// Takes away what this run made and what runs that were killed have left, and waits for an interface.
-    fn clean_up(&self) -> anyhow::Result<()> {
+    fn clean_up(&self) -> Result<()> {
         let removed = self.remove();
         self.require_interface()?;
         removed
     }
 
-    fn remove(&self) -> anyhow::Result<()> {
+    fn remove(&self) -> Result<()> {
         for names in self.list_runs()? {
             if names == self.names || names.has_ended() {
                 self.remove_container(&names);
@@ -316,7 +305,7 @@ impl Trial<'_> {
     }
 
     /// The runs that have a container or an image.
-    fn list_runs(&self) -> anyhow::Result<BTreeSet<TrialNames>> {
+    fn list_runs(&self) -> Result<BTreeSet<TrialNames>> {
         let mut names = BTreeSet::new();
         for line in self.engine.list() {
             // It has to be done, whatever the user wants.
@@ -327,7 +316,7 @@ impl Trial<'_> {
         Ok(names)
     }
 
-    fn require_interface(&self) -> anyhow::Result<()> {
+    fn require_interface(&self) -> Result<()> {
         if !self.has_interface {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Names of a run's container and image. They contain its PID, so that a later run can tell whether it has ended.
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use onload_sys::processes::Processes;
 
 const CONTAINER: &str = "onload-ctk-try-";
@@ -14,7 +14,7 @@ pub(super) struct TrialNames {
 }
 
 impl TrialNames {
-    pub(super) fn for_this_process() -> anyhow::Result<TrialNames> {
+    pub(super) fn for_this_process() -> Result<TrialNames> {
         let pid = std::process::id();
         let process = Processes::default().find(pid)?;
         let start_time = process

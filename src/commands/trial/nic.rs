@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, Result, bail};
 use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
 use onload_host::netlink::netns_links::route_interface;
@@ -23,7 +23,7 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
     while echo onload-ctk try >&3; read -t 0.2; [ $? -gt 128 ]; do :; done 2>/dev/null; :";
 
 impl Trial<'_> {
-    pub(super) fn try_nic(&self, printer: &mut Printer) -> anyhow::Result<TrialOutcome> {
+    pub(super) fn try_nic(&self, printer: &mut Printer) -> Result<TrialOutcome> {
         let network = self.host.network()?.unwrap_or_default();
         let path = match TrafficPath::find(&self.trial_device.name, &network, &route_interface) {
             Ok(path) => path,
@@ -40,19 +40,17 @@ impl Trial<'_> {
     }
 
     /// Returns the verdict of `status`, once it is good or the time is over.
-    fn await_status(
-        &self,
-        path: &TrafficPath,
-        printer: &mut Printer,
-    ) -> anyhow::Result<TrialOutcome> {
+    fn await_status(&self, path: &TrafficPath, printer: &mut Printer) -> Result<TrialOutcome> {
         let before = read_sent(&path.ports)?;
         let deadline = Instant::now() + STACK_TIMEOUT;
         loop {
             self.stop.refuse()?;
             let report = status::inspect_containers(self.host, self.inventory, printer)?;
-            let mut containers = report.containers.into_iter();
-            let container = containers.find(|status| status.matches_name(&self.names.container()));
-            let verdict = container.and_then(|container| container.verdicts.into_iter().next());
+            let verdict = report
+                .containers
+                .into_iter()
+                .find(|container| container.matches_name(&self.names.container()))
+                .and_then(|container| container.verdicts.into_iter().next());
             let is_good =
                 verdict.as_ref().is_some_and(|verdict| verdict.state == VerdictState::Accelerated);
             if !is_good && Instant::now() < deadline {
@@ -74,7 +72,7 @@ impl Trial<'_> {
     }
 
     /// Packets that the ports have sent since, for a few datagrams; some drivers count once in seconds.
-    fn sent_since(&self, before: u64, ports: &[String]) -> anyhow::Result<u64> {
+    fn sent_since(&self, before: u64, ports: &[String]) -> Result<u64> {
         let deadline = Instant::now() + STACK_TIMEOUT;
         loop {
             sleep(Duration::from_secs(1));
@@ -93,7 +91,7 @@ fn adapt_remedy(remedy: &str) -> String {
 }
 
 /// Packets that the ports have sent.
-fn read_sent(ports: &[String]) -> anyhow::Result<u64> {
+fn read_sent(ports: &[String]) -> Result<u64> {
     let counts = ports.iter().map(|port| {
         let path = format!("/sys/class/net/{port}/statistics/tx_packets");
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -154,7 +152,8 @@ impl TrafficPath {
         })
     }
 
-    /// The conclusion for an accelerated program, which by itself does not show that it sends through that port.
+    /// Concludes for an accelerated program. The counters of the ports decide, because such a
+    /// program may send through other ports.
     fn judge(&self, reason: &str, sent: u64) -> TrialOutcome {
         let neighbour = self.neighbour;
         let counting = self.ports.join(" and ");
@@ -192,17 +191,14 @@ fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec
     let mut index = 0;
     while let Some(carrier) = carriers.get(index) {
         let lower_index = carrier.index;
-        let uppers: Vec<&NetworkLink> = network
-            .links
-            .iter()
-            .filter(|link| {
-                let is_new = || !carriers.iter().any(|known| known.index == link.index);
-                link.lower == Some(lower_index)
-                    && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
-                    && is_new()
-            })
-            .collect();
-        carriers.extend(uppers);
+        for link in &network.links {
+            if link.lower == Some(lower_index)
+                && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
+                && !carriers.iter().any(|known| known.index == link.index)
+            {
+                carriers.push(link);
+            }
+        }
         index += 1;
     }
     carriers
@@ -251,8 +247,7 @@ fn other_route_outcome(
             ),
         );
     };
-    let mut links = network.links.iter();
-    let route_link = links.find(|link| link.index == route_index);
+    let route_link = network.links.iter().find(|link| link.index == route_index);
     let route_name = route_link.map_or("another interface", |link| link.name.as_str());
     TrialOutcome::NotTried(
         format!(

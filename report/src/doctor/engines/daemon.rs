@@ -5,14 +5,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use onload_engines::daemon::find_processes;
+use onload_engines::daemon::{find_processes, find_service};
 use onload_engines::kind::EngineKind;
 use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_engines::settings::EngineSettings;
-use onload_host::host::{Host, HostError};
+use onload_host::host::Host;
 use onload_sys::processes::start_time;
 
-use crate::doctor::context::CheckContext;
+use crate::doctor::context::{CheckContext, HostResult};
 use crate::status::boot_time;
 
 const SYSTEMD_DIR: &str = "/etc/systemd/system";
@@ -28,17 +28,13 @@ const TICKS: u64 = 100;
 pub(super) fn daemon_start(
     context: &CheckContext<'_>,
     kind: EngineKind,
-) -> Result<Option<(SystemTime, &'static str)>, HostError> {
+) -> HostResult<Option<(SystemTime, &'static str)>> {
     if kind.services().is_empty() {
         return Ok(None);
     }
-    let Some(boot) = boot_time(context.host)? else {
-        return Ok(None);
-    };
+    let Some(boot) = boot_time(context.host)? else { return Ok(None) };
     for process in find_processes(context.host, kind.process_names())? {
-        let Some(service) = find_service(kind.services(), &process.cgroup) else {
-            continue;
-        };
+        let Some(service) = find_service(kind.services(), &process.cgroup) else { continue };
         if let Some(since_boot) = process_start(context.host, &process.directory) {
             let start = boot + since_boot;
             // Of another host, boot is known to the second.
@@ -57,7 +53,7 @@ fn process_start(host: &Host, directory: &Path) -> Option<Duration> {
 }
 
 /// Whether the daemon runs or starts at boot. Unknown for an engine without a daemon, and for a captured host.
-pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bool, HostError> {
+pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> HostResult<bool> {
     if kind.services().is_empty() || !is_running(context)? {
         return Ok(true);
     }
@@ -78,16 +74,8 @@ pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> Result<bo
 }
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.
-pub(super) fn is_running(context: &CheckContext<'_>) -> Result<bool, HostError> {
+pub(super) fn is_running(context: &CheckContext<'_>) -> HostResult<bool> {
     Ok(boot_time(context.host)?.is_some())
-}
-
-fn find_service(services: &[&'static str], cgroup: &str) -> Option<&'static str> {
-    let mut services = services.iter().copied();
-    services.find(|service| {
-        let end = format!(":/system.slice/{service}.service");
-        cgroup.lines().any(|line| line.ends_with(&end))
-    })
 }
 
 /// Returns whether the running dockerd must reload its file, by its own information. `None` if it does not answer or

@@ -15,10 +15,7 @@ const BUILT_IN: &str = "runc";
 /// The first containerd that merges lists of runtimes.
 const MERGING: EngineVersion = EngineVersion(2, 0, 0);
 
-pub(in super::super) fn default_runtime(
-    context: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(crate) fn default_runtime(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     check_each(engines, |engine, settings| {
         if engine.kind != EngineKind::Containerd || settings.is_off {
             return Ok(None);

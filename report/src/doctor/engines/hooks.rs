@@ -4,12 +4,11 @@ use std::path::Path;
 
 use onload_engines::kind::EngineKind;
 use onload_engines::our_runtime::HOOKS_DIR;
-use onload_host::host::HostError;
 use onload_sys::text::quote_for_shell;
 
 use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::context::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings, HostResult};
 
 /// Directories of hooks that podman shares with CRI-O and buildah.
 const SHARED: [&str; 2] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"];
@@ -17,10 +16,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Whether the directories of hooks hold what their readers understand: `precreate` in a shared one keeps
 /// CRI-O from starting and buildah from running.
-pub(in super::super) fn check_hook_dirs(
-    context: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(crate) fn check_hook_dirs(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let reads_hooks =
         |engine: &&InstalledEngine| matches!(engine.kind, EngineKind::Crio | EngineKind::Podman);
     if !engines.iter().any(|engine| reads_hooks(&engine)) {
@@ -46,7 +42,7 @@ pub(in super::super) fn check_hook_dirs(
 pub(super) fn answers_annotations(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
-) -> Result<bool, HostError> {
+) -> HostResult<bool> {
     Ok(has_hook_dir(engine) && context.exists(HOOKS_DIR)?)
 }
 
@@ -57,7 +53,7 @@ fn has_hook_dir(engine: &InstalledEngine) -> bool {
     })
 }
 
-fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Finding>, HostError> {
+fn check_precreate(context: &CheckContext<'_>, path: &Path) -> HostResult<Option<Finding>> {
     // Other endings are no hooks to those who read the directory (containers/common, pkg/hooks/read.go).
     let is_hook = path.as_os_str().as_encoded_bytes().ends_with(b".json");
     if !is_hook || !context.is_file(path)? {
@@ -76,7 +72,7 @@ fn check_precreate(context: &CheckContext<'_>, path: &Path) -> Result<Option<Fin
 fn missing_dir_finding(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
-) -> Result<Option<Finding>, HostError> {
+) -> HostResult<Option<Finding>> {
     if !has_hook_dir(engine) || context.exists(HOOKS_DIR)? {
         return Ok(None);
     }

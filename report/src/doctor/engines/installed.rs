@@ -8,11 +8,10 @@ use onload_engines::kind::EngineKind;
 use onload_engines::reader::{self, SettingsError};
 use onload_engines::settings::EngineSettings;
 use onload_engines::version::EngineVersion;
-use onload_host::host::HostError;
 
 use super::daemon;
 use crate::doctor::check::Finding;
-use crate::doctor::context::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings, HostResult};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InstalledEngine {
@@ -24,7 +23,7 @@ pub(crate) struct InstalledEngine {
     pub(super) settings: Result<EngineSettings, SettingsError>,
 }
 
-pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEngine>, HostError> {
+pub(crate) fn find_engines(context: &CheckContext<'_>) -> HostResult<Vec<InstalledEngine>> {
     let mut engines = Vec::new();
     for kind in EngineKind::ALL {
         if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
@@ -44,7 +43,7 @@ pub(crate) fn find_engines(context: &CheckContext<'_>) -> Result<Vec<InstalledEn
 /// Returns the findings of a check for each engine whose files can be parsed.
 pub(super) fn check_each(
     engines: &[InstalledEngine],
-    check: impl Fn(&InstalledEngine, &EngineSettings) -> Result<Option<Finding>, HostError>,
+    check: impl Fn(&InstalledEngine, &EngineSettings) -> HostResult<Option<Finding>>,
 ) -> Findings {
     let findings = engines.iter().filter_map(|engine| {
         let settings = engine.settings.as_ref().ok()?;

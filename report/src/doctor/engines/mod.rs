@@ -21,12 +21,11 @@ use onload_engines::our_runtime::RUNTIME_PATH;
 use onload_engines::settings::{CONTAINERD_2, EngineSettings};
 use onload_engines::template;
 use onload_engines::version::{self, EngineVersion};
-use onload_host::host::HostError;
 use onload_host::specdir::OUTPUT_DIR;
 use onload_sys::text::quote_for_shell;
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 use super::distribution::Distribution;
 pub(super) use default_runtime::default_runtime;
 pub(super) use hooks::check_hook_dirs;
@@ -124,9 +123,7 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
         // A version without CDI support is reported by another check.
         let too_old = engine.version.and_then(|version| engine.kind.too_old_reason(version));
         let is_on = is_cdi_on(engine, settings).filter(|_| too_old.is_none());
-        let Some(is_on) = is_on else {
-            return Ok(None);
-        };
+        let Some(is_on) = is_on else { return Ok(None) };
         Ok(Some(match is_on {
             Some(true) => Finding::pass("CDI is on"),
             // docker includes containerd, in which only the CRI plugin for Kubernetes handles devices.
@@ -164,7 +161,7 @@ fn cdi_off_finding(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
     settings: &EngineSettings,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     let text = "CDI is disabled: containers that request onload.dev/… do not start";
     Ok(match engine.kind {
         kind @ (EngineKind::K3s | EngineKind::Rke2) => {
@@ -235,7 +232,7 @@ fn older_spec_finding(
     new_finding: fn(String, Remedy) -> Finding,
     text: String,
     newest: onload_cdi::CdiVersion,
-) -> Result<Finding, HostError> {
+) -> HostResult<Finding> {
     if !context.has_units()? {
         let command = format!("onload-ctk cdi generate --max-cdi-version {newest}");
         return Ok(new_finding(text, Remedy::run(command)));
@@ -287,7 +284,7 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
 }
 
 /// The runtime that ours starts is missing.
-fn missing_runtime_finding(context: &CheckContext<'_>, named: &Path) -> Result<Finding, HostError> {
+fn missing_runtime_finding(context: &CheckContext<'_>, named: &Path) -> HostResult<Finding> {
     let registered =
         "the runtime \"onload\" is registered, but the OCI runtime behind it was not found at";
     if named.as_os_str().is_empty() {
@@ -304,7 +301,7 @@ fn is_wrapper_wanted(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
     engines: &[InstalledEngine],
-) -> Result<bool, HostError> {
+) -> HostResult<bool> {
     let allows = !context.config.annotations.allow.is_empty();
     let is_off = engine.settings.as_ref().is_ok_and(|settings| settings.is_off);
     Ok(match engine.kind {

@@ -6,12 +6,11 @@ use onload_engines::daemon::find_processes;
 use onload_engines::kind::EngineKind;
 use onload_engines::settings::EngineSettings;
 use onload_engines::version::EngineVersion;
-use onload_host::host::HostError;
 
 use super::daemon;
 use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::context::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings, HostResult};
 
 const PROGRAM: &str = "/usr/bin/onload-nri";
 const PROCESS: &str = "onload-nri";
@@ -48,10 +47,7 @@ enum PluginState {
     Unknown,
 }
 
-pub(in super::super) fn check_plugin(
-    context: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(crate) fn check_plugin(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let start = start(context)?;
     let state = plugin_state(context, &start)?;
     let is_idle = matches!(state, PluginState::Gone | PluginState::Unknown);
@@ -103,8 +99,10 @@ fn not_connected_finding(
             Remedy::run(format!("journalctl -u {UNIT}")),
         ),
         (_, PluginStart::ByRuntime(_)) => {
-            let mut kinds = engines.iter().map(|engine| engine.kind);
-            let kind = kinds.find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
+            let kind = engines
+                .iter()
+                .map(|engine| engine.kind)
+                .find(|kind| matches!(kind, EngineKind::Containerd | EngineKind::Crio));
             let name = kind.unwrap_or(EngineKind::Containerd).name();
             Finding::fail(
                 format!(
@@ -120,7 +118,7 @@ fn not_connected_finding(
     }
 }
 
-fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding, HostError> {
+fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> HostResult<Finding> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
     Ok(if context.is_masked(CONFIGURED)? {
         let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
@@ -130,15 +128,14 @@ fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> Result<Finding
     })
 }
 
-fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
+fn start(context: &CheckContext<'_>) -> HostResult<PluginStart> {
     if !context.is_masked(CONFIGURED)? && context.host.link(Path::new(ENABLED_UNIT))?.is_some() {
         return Ok(PluginStart::ByUnit);
     }
     for name in context.host.list(Path::new(PLUGINS))?.names {
         let path = Path::new(PLUGINS).join(name);
         let target = context.host.link(&path)?;
-        let is_plugin = |path: &Path| path.file_name().is_some_and(|name| name == PROCESS);
-        if target.is_some_and(|target| is_plugin(&target)) {
+        if target.is_some_and(|target| target.ends_with(PROCESS)) {
             return Ok(PluginStart::ByRuntime(path));
         }
     }
@@ -146,7 +143,7 @@ fn start(context: &CheckContext<'_>) -> Result<PluginStart, HostError> {
 }
 
 /// A plugin's only socket is the one to its runtime.
-fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> Result<PluginState, HostError> {
+fn plugin_state(context: &CheckContext<'_>, start: &PluginStart) -> HostResult<PluginState> {
     if !daemon::is_running(context)? {
         return Ok(PluginState::Unknown);
     }
@@ -175,9 +172,7 @@ fn is_socket(target: &Path) -> bool {
 /// The kernel's name for a process started through a link: the link's name, truncated to 15 bytes (begin_new_exec in
 /// fs/exec.c).
 fn name_as_launched(start: &PluginStart) -> String {
-    let PluginStart::ByRuntime(link) = start else {
-        return PROCESS.to_owned();
-    };
+    let PluginStart::ByRuntime(link) = start else { return PROCESS.to_owned() };
     let name = link.file_name().unwrap_or_default().as_encoded_bytes();
     String::from_utf8_lossy(&name[..name.len().min(MAX_NAME_BYTES)]).into_owned()
 }
@@ -222,7 +217,7 @@ fn is_nri_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<bool
 pub(super) fn answers_annotations(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
-) -> Result<bool, HostError> {
+) -> HostResult<bool> {
     let mut settings = readable_settings(std::slice::from_ref(engine));
     if !settings.any(|(engine, settings)| is_nri_on(engine, settings) != Some(false)) {
         return Ok(false);

@@ -25,15 +25,11 @@ fn stays_down(config: &Value) -> bool {
     has_cdi && is_restarted && config["Runtime"] != RUNTIME_NAME
 }
 
-pub(in crate::doctor) fn check_restarts(
-    context: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
-    let is_affected = |engine: &&InstalledEngine| {
-        let version = engine.version.filter(|version| AFFECTED.contains(version));
-        engine.kind == EngineKind::Docker && version.is_some()
-    };
-    let Some(docker) = engines.iter().find(is_affected) else {
+pub(crate) fn check_restarts(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
+    let Some(docker) = engines.iter().find(|engine| {
+        engine.kind == EngineKind::Docker
+            && engine.version.is_some_and(|version| AFFECTED.contains(&version))
+    }) else {
         return Ok(Vec::new());
     };
     let mut down = Vec::new();

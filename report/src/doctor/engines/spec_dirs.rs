@@ -5,22 +5,18 @@ use std::path::Path;
 use onload_engines::kind::EngineKind;
 use onload_engines::settings::{EngineSettings, EngineSpecDirs};
 use onload_engines::version::EngineVersion;
-use onload_host::host::HostError;
 use onload_host::specdir::{OUTPUT_DIR, SPEC_DIRS};
 use onload_sys::text::quote_for_shell;
 
 use super::installed::InstalledEngine;
 use crate::doctor::check::{Finding, Remedy};
-use crate::doctor::context::{CheckContext, Findings};
+use crate::doctor::context::{CheckContext, Findings, HostResult};
 
 const STATIC_DIR: &str = "/etc/cdi";
 /// The first CRI-O whose CDI library skips a directory that is missing (`scanSpecDirs`).
 const CRIO_SKIPS_MISSING: EngineVersion = EngineVersion(1, 25, 0);
 
-pub(in super::super) fn check_spec_dirs(
-    context: &CheckContext<'_>,
-    engines: &[InstalledEngine],
-) -> Findings {
+pub(crate) fn check_spec_dirs(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
     let mut findings = Vec::new();
     for engine in engines {
         findings.extend(missing_dir_finding(context, engine)?);
@@ -49,7 +45,7 @@ pub(in super::super) fn check_spec_dirs(
 fn missing_dir_finding(
     context: &CheckContext<'_>,
     engine: &InstalledEngine,
-) -> Result<Option<Finding>, HostError> {
+) -> HostResult<Option<Finding>> {
     let version = engine.version.filter(|version| *version < CRIO_SKIPS_MISSING);
     let (EngineKind::Crio, Some(version), Ok(settings)) = (engine.kind, version, &engine.settings)
     else {
@@ -77,9 +73,14 @@ fn add_dir_remedy(
     if let Some(flag) = spec_dirs.flag {
         return Remedy::write(&spec_dirs.file, format!("--{flag}={OUTPUT_DIR}"));
     }
-    let dirs = spec_dirs.dirs.iter().map(String::as_str).chain([OUTPUT_DIR]);
     // TOML takes the strings of JSON.
-    let dirs: Vec<String> = dirs.map(|dir| serde_json::Value::from(dir).to_string()).collect();
+    let dirs: Vec<String> = spec_dirs
+        .dirs
+        .iter()
+        .map(String::as_str)
+        .chain([OUTPUT_DIR])
+        .map(|dir| serde_json::Value::from(dir).to_string())
+        .collect();
     let list = dirs.join(", ");
     let line = match kind {
         EngineKind::Docker => format!("\"cdi-spec-dirs\": [{list}]"),
