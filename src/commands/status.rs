@@ -17,6 +17,7 @@ use onload_lease::drain::DrainEntry;
 use onload_report::status::{
     ContainerStatus, Evidence, StatusInput, StatusReport, VerdictState, read_network, read_status,
 };
+use onload_sys::bpf::interface::has_program;
 use onload_sys::text::{format_count, join_first};
 use rustix::process::geteuid;
 use serde_json::json;
@@ -159,6 +160,7 @@ pub(super) fn inspect_containers(
         inventory,
         leases: leases.as_ref().ok().map(Vec::as_slice),
         networks: &networks,
+        has_program: &|id| host.is_running().then(|| has_program(id)).flatten(),
     };
     let mut examiner = process::Examiner::new(host);
     let report = read_status(input, &mut |container, examine| examiner.run(container, examine));

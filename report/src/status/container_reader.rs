@@ -186,6 +186,11 @@ impl<'l> ContainerReader<'l> {
         }
         if facts.has_host_network == Some(false) {
             facts.interfaces = self.read_interfaces(&facts.processes);
+            let leases = facts.leases.iter();
+            facts.without_program = leases
+                .filter(|lease| self.accelerators.without_program.contains(lease))
+                .map(|(_, name)| name.clone())
+                .collect();
         }
         facts.accelerated = self.accelerated_interfaces(facts);
         facts.channel_commands = self.channel_commands(facts);

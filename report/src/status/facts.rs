@@ -59,6 +59,8 @@ pub(super) struct ContainerFacts {
     pub(super) leases: Vec<(Class, String)>,
     /// The devices of its leases that are in its network no more, and why.
     pub(super) lost: Vec<(String, String)>,
+    /// The interfaces of its leases on which another XDP program has replaced Onload's.
+    pub(super) without_program: Vec<String>,
     pub(super) grants: Vec<Grant>,
     pub(super) unanswered: Option<Verdict>,
 }

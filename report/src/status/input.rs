@@ -9,6 +9,9 @@ use onload_lease::LeaseEntry;
 
 pub type NetworkLookup<'n> = &'n dyn Fn(u32) -> Option<NetnsLinks>;
 
+/// Returns whether the kernel has a BPF program with this ID; `None` if unknown.
+pub type ProgramLookup<'p> = &'p dyn Fn(u32) -> Option<bool>;
+
 #[derive(Clone, Copy)]
 pub struct StatusInput<'l> {
     pub host: &'l Host,
@@ -16,6 +19,7 @@ pub struct StatusInput<'l> {
     /// Its leases; `None` if this user may not read them.
     pub leases: Option<&'l [LeaseEntry]>,
     pub networks: NetworkLookup<'l>,
+    pub has_program: ProgramLookup<'l>,
 }
 
 /// A container as the processes that examine it are named.

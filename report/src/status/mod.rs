@@ -44,7 +44,8 @@ use container_reader::ContainerReader;
 use facts::ContainerFacts;
 use groups::{ContainerGroup, group_processes};
 pub use input::{
-    Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, RunExamination, StatusInput,
+    Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, ProgramLookup, RunExamination,
+    StatusInput,
 };
 use names::ContainerNames;
 pub use network::read_network;

@@ -3,17 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use onload_core::class::Class;
 use onload_core::netdev::usage::NetworkState;
 use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::discover::nic::{self, DEBUGFS_NICS, RESOURCE_MODULE};
 use onload_host::discover::pci::PciFunctions;
 use onload_host::host::Host;
 use onload_host::netlink::netns_links::{NetnsLinks, list_links};
+use onload_lease::{LeaseEntry, OnloadRegistration, SavedState};
 use onload_sys::netlink::link::{self, Link, format_hwaddr};
 use serde::{Deserialize, Serialize};
 
-use super::input::StatusInput;
+use super::input::{ProgramLookup, StatusInput};
 use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 use super::process::proc_dir;
 
@@ -63,6 +66,8 @@ pub(super) struct AcceleratedInterfaces<'l> {
     pub(super) host_addresses: BTreeMap<IpAddr, String>,
     /// The interfaces that Onload has attached to, in any network namespace; `None` if unknown.
     attached: Option<Vec<nic::DebugfsNic>>,
+    /// The leased interfaces without Onload's XDP program.
+    pub(super) without_program: BTreeSet<(Class, String)>,
     accelerates_veth: bool,
 }
 
@@ -95,13 +100,15 @@ impl<'l> AcceleratedInterfaces<'l> {
                 ports: host_paths.get(&number).map(|path| path.ports.clone()).unwrap_or_default(),
                 ..ContainerInterface::default()
             });
+        let mut without_program = BTreeSet::new();
         AcceleratedInterfaces {
             functions: &input.inventory.functions,
             host_interfaces: host_interfaces.collect(),
             host_addresses,
             host_paths,
             host_ports,
-            attached: read_attached(host),
+            attached: read_attached(input, &mut without_program),
+            without_program,
             accelerates_veth,
         }
     }
@@ -201,14 +208,55 @@ pub(super) fn any_known(answers: impl Iterator<Item = Option<bool>>) -> Option<b
 
 /// Returns the interfaces in Onload's debugfs, in any network namespace (Onload, `lib/efhw/debugfs_nic.c`). `dev` in it
 /// is no PCI function: an auxiliary device, or nothing with AF_XDP.
-fn read_attached(host: &Host) -> Option<Vec<nic::DebugfsNic>> {
+fn read_attached(
+    input: &StatusInput<'_>,
+    without_program: &mut BTreeSet<(Class, String)>,
+) -> Option<Vec<nic::DebugfsNic>> {
+    let host = input.host;
     if host.entry(Path::new(RESOURCE_MODULE)).ok()?.is_none() {
         return Some(Vec::new());
     }
     host.entry(Path::new(DEBUGFS_NICS)).ok()??;
-    let names = host.list(Path::new(DEBUGFS_NICS)).ok()?.names;
-    let nics = names.iter().filter_map(|entry| {
-        nic::DebugfsNic::read(entry, |path: &Path| host.attribute(path).ok().flatten())
-    });
-    Some(nics.collect())
+    let mut nics = Vec::new();
+    for entry in host.list(Path::new(DEBUGFS_NICS)).ok()?.names {
+        let Some(nic) = nic::DebugfsNic::read(&entry, |path| host.attribute(path).ok().flatten())
+        else {
+            continue;
+        };
+        let since = host.modified(&Path::new(DEBUGFS_NICS).join(&entry)).ok().flatten();
+        let lease =
+            input.leases.unwrap_or_default().iter().find(|entry| {
+                !entry.has_ended && lacks_program(entry, &nic, since, input.has_program)
+            });
+        match lease {
+            Some(lease) => {
+                without_program.insert((lease.device.class, lease.device.name.to_string()));
+            }
+            None => nics.push(nic),
+        }
+    }
+    Some(nics)
+}
+
+/// Returns whether another XDP program has replaced Onload's on a leased interface whose registration
+/// remains. Neither debugfs nor netlink shows it: Onload attaches its program directly to the driver.
+/// But the lease has the program's ID, and the kernel frees a program that was replaced.
+fn lacks_program(
+    entry: &LeaseEntry,
+    nic: &nic::DebugfsNic,
+    since: Option<SystemTime>,
+    has_program: ProgramLookup<'_>,
+) -> bool {
+    let record = entry.lease.as_ref().ok().and_then(|lease| lease.moved.as_ref());
+    let Some(SavedState::Interface(saved)) = record.map(|record| &record.saved) else {
+        return false;
+    };
+    let Some(OnloadRegistration { since: saved_since, program: Some(program) }) = saved.onload
+    else {
+        return false;
+    };
+    let is_same = since == Some(UNIX_EPOCH + Duration::from_nanos(saved_since))
+        && nic.address.is_some()
+        && [Some(&saved.mac), saved.permanent_mac.as_ref()].contains(&nic.address.as_ref());
+    is_same && has_program(program) == Some(false)
 }

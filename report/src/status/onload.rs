@@ -74,8 +74,8 @@ fn with_library(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
         None => None,
     };
     Some(match has_interface {
-        // A lost interface has a separate verdict.
-        Some(false) if !facts.lost.is_empty() => return None,
+        // An interface that is lost, or without Onload's program, has a separate verdict.
+        Some(false) if !facts.lost.is_empty() || !facts.without_program.is_empty() => return None,
         Some(false) => no_interface_verdict(facts, host),
         None => unknown_interfaces_verdict(facts),
         Some(true) if facts.count_accelerated() > 0 => accelerated_verdict(facts),

@@ -35,6 +35,8 @@ pub(super) struct Made {
     pub(super) attached: Vec<String>,
     /// The container's network, of which the host's is number 0.
     pub(super) network: Option<NetnsLinks>,
+    /// The IDs of the host's BPF programs; `None` if this user may not list them.
+    pub(super) programs: Option<Vec<u32>>,
 }
 
 /// The mapping of the host's library.
@@ -62,6 +64,7 @@ impl Made {
             tree: Tree::new(),
             leases: Vec::new(),
             attached: vec!["ens1".to_owned()],
+            programs: None,
             network: Some(NetnsLinks {
                 links: vec![Link { index: 1, flags: 0x1_0049, ..link("lo", "") }],
                 own_id: Some(0),
@@ -259,6 +262,7 @@ impl Made {
             inventory: &inventory,
             leases: Some(&self.leases),
             networks: &|_| self.network.clone(),
+            has_program: &|id| self.programs.as_ref().map(|programs| programs.contains(&id)),
         };
         read_status(input, &mut run_here).unwrap()
     }
@@ -384,6 +388,7 @@ pub(super) fn facts_after(made: &Made, lines: usize) -> ContainerFacts {
         inventory: &inventory,
         leases: Some(&made.leases),
         networks: &|_| made.network.clone(),
+        has_program: &|_| None,
     };
     let group = ContainerGroup {
         engine: ContainerEngine::Docker,

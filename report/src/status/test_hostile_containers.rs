@@ -271,6 +271,7 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
         inventory: &inventory,
         leases: None,
         networks: &|pid| panic!("the network of {pid} is asked for"),
+        has_program: &|id| panic!("program {id} is asked for"),
     };
     assert_eq!(read_status(input, &mut run_here).unwrap().containers, []);
 }

@@ -861,6 +861,51 @@ fn an_interface_that_is_registered_for_af_xdp_is_accelerated_in_its_container() 
     assert_eq!(made.verdicts()[0].state, VerdictState::Unknown);
 }
 
+/// As on the way back from a container: netlink and debugfs show no difference.
+#[test]
+fn an_interface_whose_xdp_program_was_replaced_is_not_accelerated() {
+    let address = "02:00:00:00:00:0a";
+    let mut made =
+        with(Link { address: vec![2, 0, 0, 0, 0, 0x0a], ..of_function("ens2", "0000:05:00.0") });
+    made.function("0000:05:00.0", "0x8086", "0x10ca");
+    made.tree.bind("/sys/bus/pci/devices/0000:05:00.0", "ixgbevf");
+    attached(&made, "ens2", address);
+    made.lease("netdev:ens2", ID, 77);
+    let directory = "/sys/kernel/debug/sfc_resource/nics/000_ens1";
+    let registered = made.tree.host().modified(Path::new(directory)).unwrap().unwrap();
+    let since = registered.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let mut record = |mac: &str, since: u128, program: Option<u32>| {
+        let interface = serde_json::json!({
+            "name": "ens2", "mac": mac, "mtu": 1500, "queueLength": 1000, "flags": 1,
+            "pci": "0000:05:00.0",
+            "onload": {"since": u64::try_from(since).unwrap(), "program": program},
+        });
+        let moved = serde_json::json!({"interface": interface, "namespace": 7});
+        let lease = made.leases[0].lease.as_mut().unwrap();
+        lease.moved = Some(serde_json::from_value(moved).unwrap());
+        made.programs = Some(vec![7]);
+        made.assert_is(VerdictState::Accelerated, "with a stack", "");
+        made.programs = Some(vec![8]);
+        let replaced = made.verdicts();
+        // Without the right to list programs, that is not known.
+        made.programs = None;
+        made.assert_is(VerdictState::Accelerated, "with a stack", "");
+        replaced
+    };
+    let replaced = record(address, since, Some(7));
+    assert_eq!(replaced.len(), 1, "{replaced:?}");
+    assert_eq!(replaced[0].state, VerdictState::NoStack);
+    assert!(replaced[0].reason.starts_with("another XDP program has replaced Onload's on ens2"));
+    // Nor of another interface, after a reload of the modules, or without its program's ID.
+    for (mac, since, program) in [
+        ("02:00:00:00:00:0b", since, Some(7)),
+        (address, since + 1, Some(7)),
+        (address, since, None),
+    ] {
+        assert_eq!(record(mac, since, program)[0].state, VerdictState::Accelerated, "{mac}");
+    }
+}
+
 #[test]
 fn a_bridge_is_not_accelerated_and_its_other_ends_number_says_nothing() {
     let made = with(on_host("eth0", "veth", 5));

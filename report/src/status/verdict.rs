@@ -23,6 +23,7 @@ pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
     }
     let mut verdicts = device_verdicts(facts, host);
     verdicts.extend(facts.lost.iter().map(lost_verdict));
+    verdicts.extend(facts.without_program.iter().map(|name| without_program_verdict(name)));
     verdicts.extend(onload_verdict(facts, host));
     verdicts.extend(rdma_verdict(facts, host));
     verdicts.extend(vfio_verdict(facts));
@@ -86,6 +87,18 @@ fn device_verdicts(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
 fn lost_verdict((name, why): &(String, String)) -> Verdict {
     let reason = format!("{name} has left its network: {why}");
     Verdict::with_remedy(VerdictState::DeviceGone, reason, RETRIEVE_REMEDY)
+}
+
+fn without_program_verdict(interface: &str) -> Verdict {
+    Verdict::with_remedy(
+        VerdictState::NoStack,
+        format!(
+            "another XDP program has replaced Onload's on {interface}, so packets do not reach \
+             Onload"
+        ),
+        "stop the container, follow onload-ctk doctor on returning, and start it without that \
+         program",
+    )
 }
 
 fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {

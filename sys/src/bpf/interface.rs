@@ -96,6 +96,15 @@ pub fn find_xdp_programs(name: &[u8]) -> BTreeSet<u32> {
     ids
 }
 
+/// Returns whether a BPF program exists. `None` if unknown, as without CAP_SYS_ADMIN.
+pub fn has_program(id: u32) -> Option<bool> {
+    match open_by_id(PROG_GET_FD_BY_ID, id) {
+        Ok(_) => Some(true),
+        Err(Errno::NOENT) => Some(false),
+        Err(_) => None,
+    }
+}
+
 fn query_tcx_programs(ifindex: u32, attach_type: u32) -> Result<Vec<TcxProgram>, Errno> {
     let mut programs = [0_u32; MAX_ATTACHED];
     let mut links = [0_u32; MAX_ATTACHED];
