@@ -23,13 +23,11 @@ mod state;
 mod verdict;
 
 #[cfg(test)]
+mod test_cases;
+#[cfg(test)]
 mod test_host;
 #[cfg(test)]
 mod test_hostile_containers;
-#[cfg(test)]
-mod test_onload;
-#[cfg(test)]
-mod test_requests;
 #[cfg(test)]
 mod tests;
 

@@ -23,7 +23,6 @@ pub(super) const GLIBC: Option<&str> = Some("/lib64/ld-linux-x86-64.so.2");
 pub(super) const MUSL: Option<&str> = Some("/lib/ld-musl-x86_64.so.1");
 pub(super) const STATIC: Option<&str> = None;
 pub(super) const CAPABILITIES: &str = "00000000a80425fb";
-pub(super) const WITH_IPC_LOCK: &str = "00000000a80465fb";
 pub(super) const HOST_USERS: &str = "user:[1]";
 pub(super) const PRELOADED: &str = "LD_PRELOAD=libonload.so\0ONLOAD_CTK_NIC_ENS1=ens1\0";
 

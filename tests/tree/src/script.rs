@@ -27,7 +27,7 @@ impl Tree {
                 text.push('\n');
             }
             if let [_, _, rest] = line.splitn(3, ' ').collect::<Vec<_>>()[..] {
-                text += &rest.replace("\\n", "\n").replace("\\0", "\0");
+                text += &rest.replace("\\n", "\n").replace("\\0", "\0").replace("\\t", "\t");
             }
             self.change(&line.split(' ').collect::<Vec<_>>(), &text);
         }
