@@ -383,30 +383,7 @@ fn classes_are_offered_to_kubernetes_by_one_interface_or_by_one_each() {
 }
 
 #[test]
-fn resources_that_kubernetes_cannot_have_are_rejected() {
-    for case in [
-        "[kubernetes]\noffer = \"auto\"\n => line 2: kubernetes.offer: expected \"device-plugin\" or \"dra\", found \"auto\"",
-        "[kubernetes]\noffer = { vfio = \"auto\" }\n => expected \"device-plugin\" or \"dra\", found \"auto\"",
-        "[kubernetes]\noffer = { gpu = \"dra\" }\n => unknown class \"gpu\"",
-        "[kubernetes]\noffer = 1\n => line 2: kubernetes.offer: ",
-        "[kubernetes]\nclasses = [\"hugepages\"]\n => kubelet offers hugepages-2Mi",
-        "[kubernetes]\nslots = 0\n => line 2: kubernetes.slots: expected a number of slots from 1 to 32768, found 0",
-        "[kubernetes]\nslots = 40000\n => from 1 to 32768",
-        "[kubernetes]\nlisten = \"9478\"\n => line 2: kubernetes.listen: expected ADDRESS:PORT",
-        "[kubernetes]\nclass = []\n => unknown key \"kubernetes.class\"; did you mean \"kubernetes.classes\"?",
-        "[kubernetes.resources]\nnic = { class = \"nic\" }\n => \"nic\" is not an extended resource name",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", slot = 1 }\n => line 2: unknown key \"kubernetes.resources.\\\"a.io/x\\\".slot\"",
-        "[kubernetes.resources]\n\"a.io/x\" = {}\n => kubernetes.resources.\"a.io/x\" needs a \
-         class or a pool, not both",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"nic\", pool = \"p\" }\n => not both",
-        "[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\" }\n => section [pools.p] does not exist",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"profile\" }\n => profile is not a resource",
-        "[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n => a vfio device is exclusive",
-        "[pools.p]\nclass = \"rdma\"\nshare = 1\n[kubernetes.resources]\n\"a.io/x\" = { pool = \"p\", slots = 2 }\n => a rdma device is exclusive",
-    ] {
-        let (text, says) = case.split_once(" => ").unwrap();
-        assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
-    }
+fn a_resource_of_kubernetes_has_the_slots_of_its_class_or_pool() {
     for text in [
         "[leases]\nshare = { vfio = 4 }\n[kubernetes.resources]\n\"a.io/x\" = { class = \"vfio\", slots = 2 }\n",
         "[pools.p]\nclass = \"rdma\"\n[kubernetes.resources]\n\"rdma/hca\" = { pool = \"p\", slots = 500 }\n",
