@@ -1,80 +1,50 @@
-use std::collections::BTreeMap;
+use onload_cdi::{CdiVersion, Spec, from_json, minimum_version, validate};
 
-use onload_cdi::{
-    CdiVersion, ContainerEdits, Device, DeviceNode, IntelRdt, Mount, NetDevice, Spec,
-    minimum_version, validate,
-};
-
-use crate::{edits, spec_with, strings};
-
-fn shared(container_edits: ContainerEdits) -> Spec {
-    Spec { container_edits, ..Spec::default() }
-}
-
-fn of_device(container_edits: ContainerEdits) -> Spec {
-    let devices = vec![Device::default(), Device { container_edits, ..Device::default() }];
-    Spec { devices, ..Spec::default() }
-}
-
-fn named(name: &str) -> Spec {
-    let devices = vec![Device { name: name.into(), ..Device::default() }];
-    Spec { devices, ..Spec::default() }
-}
-
-fn of_kind(kind: &str) -> Spec {
-    Spec { kind: kind.into(), ..Spec::default() }
-}
+use crate::{edits, spec_with};
 
 #[test]
 fn minimum_version_names_the_newest_fields() {
-    let note = BTreeMap::from([("example.com/key".to_owned(), "value".to_owned())]);
-    let rdt = |rdt| ContainerEdits { intel_rdt: Some(rdt), ..ContainerEdits::default() };
-    let typed = Mount { type_: Some("bind".to_owned()), ..Mount::default() };
-    let moved = DeviceNode { host_path: Some("/dev/x".to_owned()), ..DeviceNode::default() };
-    let lines = IntelRdt { schemata: strings(&["L3:0=ff"]), ..IntelRdt::default() };
-    let watched = IntelRdt { enable_monitoring: true, ..IntelRdt::default() };
-    let groups = ContainerEdits { additional_gids: vec![1], ..ContainerEdits::default() };
-    let interfaces =
-        ContainerEdits { net_devices: vec![NetDevice::default()], ..ContainerEdits::default() };
-    let mounts =
-        ContainerEdits { mounts: vec![Mount::default(), typed], ..ContainerEdits::default() };
-    let nodes = ContainerEdits { device_nodes: vec![moved], ..ContainerEdits::default() };
-    let mut annotated_device = named("a");
-    annotated_device.devices[0].annotations = note.clone();
-    let newest = Spec {
-        annotations: note.clone(),
-        container_edits: ContainerEdits {
-            additional_gids: vec![1],
-            net_devices: vec![NetDevice::default()],
-            ..ContainerEdits::default()
-        },
-        ..Spec::default()
-    };
-    for (spec, version, fields) in [
-        (Spec::default(), "0.3.0", vec![]),
-        (shared(mounts.clone()), "0.4.0", vec!["containerEdits.mounts[1].type"]),
-        (of_device(mounts), "0.4.0", vec!["devices[1].containerEdits.mounts[1].type"]),
-        (shared(nodes.clone()), "0.5.0", vec!["containerEdits.deviceNodes[0].hostPath"]),
-        (of_device(nodes), "0.5.0", vec!["devices[1].containerEdits.deviceNodes[0].hostPath"]),
-        (named("0example"), "0.5.0", vec!["devices[0].name"]),
-        (named("a0"), "0.3.0", vec![]),
-        (Spec { annotations: note, ..Spec::default() }, "0.6.0", vec!["annotations"]),
-        (annotated_device, "0.6.0", vec!["devices[0].annotations"]),
-        (of_kind("example.com/example.class"), "0.6.0", vec!["kind"]),
-        (of_kind("example.com/class"), "0.3.0", vec![]),
-        (shared(groups.clone()), "0.7.0", vec!["containerEdits.additionalGids"]),
-        (of_device(groups), "0.7.0", vec!["devices[1].containerEdits.additionalGids"]),
-        (shared(rdt(IntelRdt::default())), "0.7.0", vec!["containerEdits.intelRdt"]),
-        (of_device(rdt(IntelRdt::default())), "0.7.0", vec!["devices[1].containerEdits.intelRdt"]),
-        (shared(rdt(lines)), "1.1.0", vec!["containerEdits.intelRdt.schemata"]),
-        (shared(rdt(watched)), "1.1.0", vec!["containerEdits.intelRdt.enableMonitoring"]),
-        (shared(interfaces.clone()), "1.1.0", vec!["containerEdits.netDevices"]),
-        (of_device(interfaces), "1.1.0", vec!["devices[1].containerEdits.netDevices"]),
-        (newest, "1.1.0", vec!["containerEdits.netDevices"]),
+    for (json, version, fields) in [
+        ("{}", "0.3.0", ""),
+        (r#"{"devices": [{"name": "0example"}]}"#, "0.5.0", "devices[0].name"),
+        (r#"{"devices": [{"name": "a0"}]}"#, "0.3.0", ""),
+        (r#"{"annotations": {"example.com/key": "value"}}"#, "0.6.0", "annotations"),
+        (
+            r#"{"devices": [{"name": "a", "annotations": {"example.com/key": "value"}}]}"#,
+            "0.6.0",
+            "devices[0].annotations",
+        ),
+        (r#"{"kind": "example.com/example.class"}"#, "0.6.0", "kind"),
+        (r#"{"kind": "example.com/class"}"#, "0.3.0", ""),
+        (
+            r#"{"annotations": {"example.com/key": "value"},
+                "containerEdits": {"additionalGids": [1], "netDevices": [{}]}}"#,
+            "1.1.0",
+            "containerEdits.netDevices",
+        ),
     ] {
-        let found = minimum_version(&spec);
-        assert_eq!(found.version.as_str(), version, "{spec:?}");
-        assert_eq!(found.fields, fields, "{spec:?}");
+        let found = minimum_version(&from_json(json.as_bytes()).expect(json));
+        let found = (found.version.as_str(), found.fields.join(" "));
+        assert_eq!(found, (version, fields.to_owned()), "{json}");
+    }
+    // Edits of all devices, and of one.
+    for (edits, version, field) in [
+        (r#"{"mounts": [{}, {"type": "bind"}]}"#, "0.4.0", "mounts[1].type"),
+        (r#"{"deviceNodes": [{"hostPath": "/dev/x"}]}"#, "0.5.0", "deviceNodes[0].hostPath"),
+        (r#"{"additionalGids": [1]}"#, "0.7.0", "additionalGids"),
+        (r#"{"intelRdt": {}}"#, "0.7.0", "intelRdt"),
+        (r#"{"intelRdt": {"schemata": ["L3:0=ff"]}}"#, "1.1.0", "intelRdt.schemata"),
+        (r#"{"intelRdt": {"enableMonitoring": true}}"#, "1.1.0", "intelRdt.enableMonitoring"),
+        (r#"{"netDevices": [{}]}"#, "1.1.0", "netDevices"),
+    ] {
+        for (place, json) in [
+            ("", format!(r#"{{"containerEdits": {edits}}}"#)),
+            ("devices[1].", format!(r#"{{"devices": [{{}}, {{"containerEdits": {edits}}}]}}"#)),
+        ] {
+            let found = minimum_version(&from_json(json.as_bytes()).expect(&json));
+            let field = format!("{place}containerEdits.{field}");
+            assert_eq!((found.version.as_str(), found.fields), (version, vec![field]), "{json}");
+        }
     }
 }
 
