@@ -378,22 +378,6 @@ fn a_user_locks_a_directory_of_his_own() {
 // Places that cannot be written.
 
 #[test]
-fn a_directory_that_may_not_be_written_is_named() {
-    let tree = x3();
-    tree.directory("/var/run/cdi");
-    tree.chmod("/var/run/cdi", 0o555);
-    let refusal = run_unprivileged(&tree, &["cdi", "generate"]).refused();
-    assert!(refusal.contains("/var/run/cdi: "), "{refusal}");
-    assert!(refusal.contains("Permission denied"), "{refusal}");
-    assert_eq!(names_in(&tree.specs()), [""; 0]);
-    tree.remove("/var/run/cdi");
-    tree.chmod("/var/run", 0o555);
-    let refusal = run_unprivileged(&tree, &["cdi", "generate"]).refused();
-    assert!(refusal.contains("making directory "), "{refusal}");
-    assert!(refusal.contains("/var/run/cdi: Permission denied"), "{refusal}");
-}
-
-#[test]
 fn an_output_directory_that_is_a_file_or_below_one_is_named() {
     let tree = x3();
     tree.file("/var/run/cdi", "a file");
@@ -420,29 +404,6 @@ fn a_directory_in_the_place_of_a_file_is_left_alone() {
     assert!(refusal.contains("onload.dev-nic.json"), "{refusal}");
     assert!(tree.path("/var/run/cdi/onload.dev-nic.json").is_dir());
     assert_eq!(temporary(&tree.specs()), [""; 0]);
-}
-
-#[test]
-fn a_file_of_our_name_that_cannot_be_read_is_named() {
-    let tree = x3();
-    tree.generate();
-    tree.chmod("/var/run/cdi/onload.dev-nic.json", 0o000);
-    for args in [&["cdi", "check"][..], &["cdi", "generate", "--diff"]] {
-        let refusal = run_unprivileged(&tree, args).refused();
-        assert!(refusal.contains("onload.dev-nic.json: Permission denied"), "{refusal}");
-    }
-    let listed = run_unprivileged(&tree, &["cdi", "list"]).done();
-    assert!(listed.warnings()[0].contains("onload.dev-nic.json: "), "{}", listed.stderr);
-    assert!(listed.stdout.contains("onload.dev/zf=all"), "{}", listed.stdout);
-}
-
-#[test]
-fn a_configuration_that_may_not_be_read_is_named() {
-    let tree = x3();
-    tree.config("");
-    tree.chmod("/etc/onload-ctk/config.toml", 0o000);
-    let refusal = run_unprivileged(&tree, &["discover"]).refused();
-    assert!(refusal.contains("/etc/onload-ctk/config.toml: Permission denied"), "{refusal}");
 }
 
 #[test]

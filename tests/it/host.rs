@@ -1,16 +1,13 @@
-//! `host plan` and `host apply`: what they say, how they end, and what they leave alone.
+//! `host plan` and `host apply` with rights and namespaces of their own. `tests/cases/host` shows what they print.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::hosts::x2;
-use crate::common::{Commands, Tree, on, package, program, run};
-use serde_json::json;
-use walkdir::WalkDir;
+use crate::common::{Commands, Tree, on, package, run};
 
 const PF: &str = "/sys/devices/pci0000:3b/0000:3b:00.0";
 
@@ -26,118 +23,6 @@ fn bound(tree: &Tree, driver: &str) {
         let function = format!("/sys/devices/pci0000:3b/0000:3b:02.{index}");
         tree.link(&format!("{function}/driver"), &driver);
     }
-}
-
-/// Every file and link of a tree, with what is in it.
-fn everything(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let entries = WalkDir::new(root)
-        .into_iter()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| !entry.file_type().is_dir());
-    let content = |path: &Path| match fs::read_link(path) {
-        Ok(target) => target.into_os_string().into_encoded_bytes(),
-        Err(_) => fs::read(path).unwrap(),
-    };
-    entries.map(|entry| (entry.path().to_owned(), content(entry.path()))).collect()
-}
-
-#[test]
-fn without_the_sections_there_is_nothing_to_change() {
-    let tree = x2();
-    for config in ["", "[cdi]\npreload = \"off\"\n", "[host]\n"] {
-        tree.config(config);
-        let plan = tree.run(&["host", "plan"]).done();
-        let note = "nothing to change on this host: config.toml has neither [[sriov]] nor settings \
-            under [host]\n";
-        assert_eq!((plan.stdout.as_str(), plan.stderr.as_str()), ("", note), "{config}");
-        let json = tree.run(&["host", "plan", "--format", "json"]).done().json();
-        assert_eq!(json, json!({"schema_version": 1, "steps": [], "refused": [], "warnings": []}));
-        // Of this machine too: no section asks for anything.
-        let file = tree.path("/etc/onload-ctk/config.toml");
-        let apply = run(program().arg("--config").arg(file).args(["host", "apply"])).done();
-        assert_eq!((apply.stdout.as_str(), apply.stderr.as_str()), ("", note), "{config}");
-    }
-}
-
-#[test]
-fn a_plan_answers_whether_there_is_something_to_do() {
-    let tree = x2();
-    tree.config(&wanted(2, "kernel"));
-    let plan = tree.run(&["host", "plan"]).answered_no();
-    assert!(plan.stdout.contains("vf 0 (0000:3b:02.0) driver"), "{}", plan.stdout);
-    assert_eq!(plan.stderr, "");
-    bound(&tree, "sfc");
-    let plan = tree.run(&["host", "plan"]).done();
-    assert_eq!(plan.stdout, "");
-    assert_eq!(plan.stderr, "nothing to change on this host\n");
-}
-
-#[test]
-fn a_plan_names_each_step_to_programs() {
-    let tree = x2();
-    tree.config("[host]\nhugepages = { 2Mi = { 0 = 128 } }\n");
-    let plan = tree.run(&["host", "plan", "--format", "json"]).answered_no();
-    let step = json!({"resource": "hugepages", "name": "2Mi on node 0", "setting": "pages", "now": "64", "wanted": "128"});
-    assert_eq!(
-        plan.json(),
-        json!({"schema_version": 1, "steps": [step], "refused": [], "warnings": []})
-    );
-}
-
-#[test]
-fn what_cannot_be_ends_the_plan_as_an_error_and_the_rest_is_shown() {
-    let tree = x2();
-    let config = wanted(9, "vfio-pci") + "[host]\nhugepages = { 2Mi = { 0 = 128 } }\n";
-    tree.config(&config);
-    let line = tree.run(&["host", "plan"]).refused();
-    assert!(
-        line.starts_with("sriov enp59s0f0np0: 0000:3b:00.0 can have 8 virtual functions, not 9"),
-        "{line}"
-    );
-    let plan = tree.run(&["host", "plan"]);
-    assert!(plan.stdout.contains("2Mi on node 0"), "{}", plan.stdout);
-    let json = tree.run(&["host", "plan", "--format", "json"]).json();
-    assert_eq!(json["refused"][0]["resource"], "sriov");
-    assert_eq!(json["refused"][0]["name"], "enp59s0f0np0");
-    tree.config(&(config + "af-xdp = [\"nothing0\"]\n"));
-    let plan = tree.run(&["host", "plan"]);
-    assert_eq!(plan.code, Some(2));
-    assert_eq!(plan.stderr.matches("error: ").count(), 2, "{}", plan.stderr);
-}
-
-#[test]
-fn a_captured_host_is_planned_for_and_never_changed() {
-    let tree = x2();
-    tree.config(&(wanted(4, "vfio-pci") + "spoof-check = false\n"));
-    let before = everything(tree.root());
-    let plan = tree.run(&["host", "plan"]).answered_no();
-    assert!(
-        plan.warnings()[0].starts_with("sriov enp59s0f0np0: spoof checking of vf 0-3 is disabled"),
-        "{}",
-        plan.stderr
-    );
-    let line = tree.run(&["host", "apply"]).refused();
-    assert!(line.starts_with("changing the host below "), "{line}");
-    assert!(line.contains("omit --host-root"), "{line}");
-    assert_eq!(everything(tree.root()), before);
-}
-
-#[test]
-fn a_leased_function_keeps_the_number_of_functions() {
-    let tree = x2();
-    let lease = r#"{"version":1,"class":"vfio","name":"0000:3b:02.1","slot":0,"boot":"b","container":"web","bundle":"/b/web",
-        "holder":{"init":{"process":{"pid":42,"startTime":7,"pidNamespace":1}}},"entryPoint":"createRuntime","since":1,"facts":{}}"#;
-    bound(&tree, "vfio-pci");
-    tree.boot("b");
-    tree.file("/run/onload-ctk/@leases/vfio=0000:3b:02.1#0", lease);
-    tree.config(&wanted(4, "vfio-pci"));
-    let line = tree.run(&["host", "plan"]).refused();
-    assert!(
-        line.ends_with(
-            "vf 1 (0000:3b:02.1) is used by container web (process 42) since 1970-01-01T00:00:01Z; stop that first"
-        ),
-        "{line}"
-    );
 }
 
 #[test]
@@ -159,29 +44,6 @@ fn functions_stay_where_leases_are_hidden_from_the_user() {
                 && line.contains(&why),
             "{line}"
         );
-    }
-}
-
-#[test]
-fn a_table_fits_the_terminal() {
-    let tree = x2();
-    tree.config(&wanted(4, "vfio-pci"));
-    for columns in ["40", "80"] {
-        let plan = run(on(tree.root(), &["host", "plan"]).env("COLUMNS", columns)).answered_no();
-        let width: usize = columns.parse().unwrap();
-        for line in plan.stdout.lines() {
-            assert!(line.chars().count() <= width, "{columns}: {line}");
-        }
-    }
-}
-
-#[test]
-fn a_wrong_setting_is_refused_with_its_line() {
-    let tree = x2();
-    tree.config("[[sriov]]\npf = \"ens1\"\nvfs = 4\ndriver = \"vfio\"\n");
-    for command in ["plan", "apply"] {
-        let line = tree.run(&["host", command]).refused();
-        assert!(line.contains("config.toml: line 4: sriov.driver: unknown variant"), "{line}");
     }
 }
 
@@ -253,22 +115,6 @@ fn the_unit_runs_before_the_specifications_are_written() {
     // Nodes of vfio have to be opened to tell who has them, and attributes of sysfs to be written.
     for key in ["PrivateDevices", "ProtectKernelTunables", "ProtectClock", "PrivateNetwork"] {
         assert_eq!(value(key), [""; 0], "{key}");
-    }
-}
-
-#[test]
-fn a_physical_function_without_a_kernel_is_planned_for_by_either_name() {
-    let tree = x2();
-    tree.attribute(&format!("{PF}/sriov_drivers_autoprobe"), "1");
-    for pf in ["enp59s0f0np0", "0000:3b:00.0"] {
-        tree.config(&wanted(4, "vfio-pci").replace("enp59s0f0np0", pf));
-        let plan = tree.run(&["host", "plan", "--format", "json"]).answered_no().json();
-        let settings = crate::common::each(&plan["steps"], "setting");
-        assert_eq!(
-            settings,
-            ["sriov_drivers_autoprobe", "virtual functions", "vf 0-3 driver"],
-            "{pf}"
-        );
     }
 }
 

@@ -33,7 +33,6 @@ mod messages;
 mod metrics;
 mod mistakes;
 mod monitoring;
-mod near_held;
 mod overview;
 mod packaging;
 mod pools;

@@ -115,6 +115,7 @@ fn who_may_not_read_is_told_to_be_root() {
     let listed = run_unprivileged(&tree, &["cdi", "list"]).done();
     let wanted = format!("{path}: reading the file: Permission denied (os error 13); run as root");
     assert_eq!(listed.warnings(), [wanted]);
+    assert!(listed.stdout.contains("onload.dev/zf=all"), "{}", listed.stdout);
     tree.file("/bundle/config.json", "{}");
     tree.chmod("/bundle", 0o000);
     let bundle = tree.path("/bundle").display().to_string();

@@ -1,4 +1,4 @@
-//! `metrics`: what collectors read.
+//! `metrics`, by what reads them. `tests/cases/metrics` shows what they are.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::hosts::{hugepages, rdma, x2, x3};
+use crate::common::hosts::{rdma, x2, x3};
 use crate::common::{
     Commands, Pci, Tree, every_host, is_root, needs, on, run, run_unprivileged, skipped,
 };
@@ -135,38 +135,6 @@ fn a_family_has_its_samples_together_a_help_text_and_an_end() {
     }
 }
 
-#[test]
-fn devices_are_counted_by_class_and_health_with_reasons() {
-    let tree = x2();
-    let before = metrics(&tree);
-    assert_has(&before, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 2.0");
-    let unhealthy = |reason: &str| {
-        let labels = format!("class=\"nic\",device=\"enp59s0f0np0\",reason=\"{reason}\"");
-        format!("onload_ctk_device_unhealthy{{{labels}}} 1.0")
-    };
-    assert_has(&before, &unhealthy("not-in-specification"));
-    tree.generate();
-    let after = metrics(&tree);
-    assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"healthy\"} 2.0");
-    assert_has(&after, "onload_ctk_devices{class=\"nic\",health=\"unhealthy\"} 0.0");
-    assert!(!after.contains("device_unhealthy{class=\"nic\""), "{after}");
-    tree.boot("this boot");
-    tree.run(&["drain", "nic"]).done();
-    assert_has(&metrics(&tree), &unhealthy("drained"));
-    let written =
-        "onload_ctk_specification_written_timestamp_seconds{file=\"onload.dev-nic.json\"}";
-    assert!(after.contains(written) && !before.contains(written), "{after}");
-}
-
-#[test]
-fn huge_pages_are_counted_in_bytes_by_node() {
-    let text = metrics(&hugepages());
-    assert_has(&text, "# UNIT onload_ctk_hugepages_bytes bytes");
-    assert_has(&text, "onload_ctk_hugepages_bytes{node=\"0\",size=\"2Mi\"} 67108864.0");
-    assert_has(&text, "onload_ctk_hugepages_free_bytes{node=\"0\",size=\"2Mi\"} 62914560.0");
-    assert_has(&text, "onload_ctk_hugepages_bytes{node=\"2\",size=\"1Gi\"} 2147483648.0");
-}
-
 /// A host whose kernel counts errors of an RDMA port and of an interface.
 pub(crate) fn with_counters() -> Tree {
     let tree = rdma();
@@ -178,71 +146,6 @@ pub(crate) fn with_counters() -> Tree {
     let interface = "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1";
     tree.attribute(&format!("{interface}/statistics/rx_errors"), "7");
     tree
-}
-
-#[test]
-fn the_kernels_counters_are_those_of_ports_and_not_of_virtual_functions() {
-    let tree = with_counters();
-    let text = metrics(&tree);
-    assert_has(
-        &text,
-        "onload_ctk_rdma_counters{device=\"mlx5_0\",port=\"1\",source=\"hw_counters\",counter=\"out_of_buffer\"} 12.0",
-    );
-    assert_has(
-        &text,
-        "onload_ctk_rdma_counters{device=\"mlx5_0\",port=\"1\",source=\"counters\",counter=\"port_rcv_errors\"} 3.0",
-    );
-    assert_has(
-        &text,
-        "onload_ctk_interface_statistics{interface=\"ens1\",counter=\"rx_errors\"} 7.0",
-    );
-    assert_has(&text, "onload_ctk_interface_up{interface=\"ens1\"} 1.0");
-    assert!(!text.contains("lifespan") && !text.contains("\"odd\""), "{text}");
-    // The same device as a virtual function.
-    let parent = tree.pci(Pci::network("0000:3b:01.0", "15b3:101d", "mlx5_core"));
-    tree.virtual_function(&parent, 0, "/sys/devices/pci0000:3b/0000:3b:00.0");
-    let text = metrics(&tree);
-    assert!(!text.contains("out_of_buffer"), "{text}");
-}
-
-#[test]
-fn an_interface_whose_driver_tells_no_state_counts_as_up() {
-    let tree = rdma();
-    let operstate = "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1/operstate";
-    for (state, is_up) in [
-        ("up", "1.0"),
-        ("unknown", "1.0"),
-        ("down", "0.0"),
-        ("lowerlayerdown", "0.0"),
-        ("dormant", "0.0"),
-        ("testing", "0.0"),
-    ] {
-        tree.attribute(operstate, state);
-        let line = format!("onload_ctk_interface_up{{interface=\"ens1\"}} {is_up}");
-        assert_has(&metrics(&tree), &line);
-    }
-}
-
-#[test]
-fn stacks_are_counted_where_the_driver_is() {
-    let tree = x3();
-    assert!(!metrics(&tree).contains("onload_stacks"));
-    tree.file("/proc/driver/onload/stacks_ul", "0: redis\n1: nginx\n\n");
-    assert_has(&metrics(&tree), "onload_ctk_onload_stacks 2.0");
-}
-
-#[test]
-fn containers_are_counted_by_what_they_were_made_with() {
-    let tree = x3();
-    assert!(!metrics(&tree).contains("onload_ctk_containers"));
-    let id = "3f2a".repeat(16);
-    tree.file("/proc/77/cgroup", format!("0::/system.slice/docker-{id}.scope\n"));
-    let variables = r#""ONLOAD_CTK_HUGEPAGES_2MI=2Mi","ONLOAD_CTK_NIC_A=a","ONLOAD_CTK_NIC_B=b""#;
-    let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json");
-    tree.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));
-    let text = metrics(&tree);
-    assert_has(&text, "onload_ctk_containers{class=\"hugepages\"} 1.0");
-    assert_has(&text, "onload_ctk_containers{class=\"nic\"} 1.0");
 }
 
 #[test]
@@ -316,18 +219,6 @@ fn a_file_is_replaced_whole_and_everybody_can_read_it() {
         !beside.iter().any(|name| name.contains("prom") && name != "onload-ctk.prom"),
         "{beside:?}"
     );
-}
-
-#[test]
-fn a_file_that_cannot_be_written_is_refused() {
-    let tree = x3();
-    let nowhere = tree.path("/nowhere/onload-ctk.prom");
-    let line = tree.run(&["metrics", "--output", nowhere.to_str().unwrap()]).refused();
-    assert!(line.contains(" not found; create it first"), "{line}");
-    let directory = tree.path("/etc");
-    fs::create_dir_all(&directory).unwrap();
-    let line = tree.run(&["metrics", "--output", directory.to_str().unwrap()]).refused();
-    assert!(line.starts_with("writing metrics"), "{line}");
 }
 
 #[test]
