@@ -1,4 +1,4 @@
-//! What the cases of `test_cases` cannot say: facts, other builds of the library, and what a user may not see.
+//! Tests of facts, of other builds of the library, and of what a user may not read. `test_cases` has the others.
 
 use onload_core::config::Config;
 use onload_engines::container_dirs::TASKS;
