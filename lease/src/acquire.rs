@@ -63,8 +63,8 @@ impl Leases {
     /// Chooses devices that the container could lease now. Writes nothing and takes no lock, so another
     /// container may be faster.
     pub fn choose(&self, request: &LeaseRequest<'_>) -> Result<Vec<DeviceId>, LeaseError> {
-        let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
-        Ok(devices(snapshot.plan(request, &UsedMembers::new())?))
+        let mut snapshot = LeaseSnapshot::read(self, request)?;
+        Ok(devices(snapshot.plan(&UsedMembers::new())?))
     }
 
     /// Leases all requested devices to the container, or none. The container keeps those that it
@@ -81,8 +81,8 @@ impl Leases {
         self.acquire_unused(request, &mut UsedMembers::new(), find_user)
     }
 
-    /// Reserves devices for a container that is not created yet: those of `choice` if they are still
-    /// free, otherwise others.
+    /// Reserves devices for a container that is not created yet: the devices in `choice` if they are
+    /// still free, otherwise other members of the pools.
     pub fn reserve(
         &self,
         request: &LeaseRequest<'_>,
@@ -108,13 +108,15 @@ impl Leases {
     ) -> Result<Vec<DeviceId>, LeaseError> {
         loop {
             let lock = self.lock()?;
-            let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
-            let planned_leases = snapshot.plan(request, used)?;
-            snapshot.remove_temporary_files();
+            let mut snapshot = LeaseSnapshot::read(self, request)?;
+            let planned_leases = snapshot.plan(used)?;
+            for name in &snapshot.temporary_files {
+                // A file that remains does no harm.
+                let _ = atomic::remove(&self.dir, OsStr::new(name));
+            }
             self.write_all(&planned_leases)?;
             drop(lock);
-            let Some((planned, process)) = snapshot.find_used(request, &planned_leases, find_user)
-            else {
+            let Some((planned, process)) = snapshot.find_used(&planned_leases, find_user) else {
                 return Ok(devices(planned_leases));
             };
             let _lock = self.lock()?;
@@ -130,24 +132,25 @@ impl Leases {
         request: &LeaseRequest<'_>,
         find_user: FindUser<'_>,
     ) -> Result<Vec<DeviceId>> {
-        let mut snapshot = LeaseSnapshot::read(self, request.devices)?;
+        let mut snapshot = LeaseSnapshot::read(self, request)?;
         let mut own_devices = Vec::new();
         let mut other_requests = Vec::new();
         for device_request in request.devices {
             let devices: Vec<DeviceId> = device_request.devices().collect();
             let is_own = device_request.is_single_device()
-                && devices.iter().any(|device| snapshot.is_held_by_container(request, device));
+                && devices.iter().any(|device| snapshot.is_held_by_container(device));
             if is_own {
                 own_devices.extend(devices);
             } else {
                 other_requests.push(device_request.clone());
             }
         }
-        let request = LeaseRequest { devices: &other_requests, ..request.clone() };
+        let other_request = LeaseRequest { devices: &other_requests, ..request.clone() };
+        snapshot.request = &other_request;
         let mut used = UsedMembers::new();
         loop {
-            let planned_leases = snapshot.plan(&request, &used)?;
-            match snapshot.find_used(&request, &planned_leases, find_user) {
+            let planned_leases = snapshot.plan(&used)?;
+            match snapshot.find_used(&planned_leases, find_user) {
                 Some((planned, process)) => planned.mark_used(process, &mut used)?,
                 None => return Ok([devices(planned_leases), own_devices].concat()),
             }
@@ -171,8 +174,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Restores the leases as they were before. Requires the lock. If this process was paused, another
-    /// container may own a slot by now; its lease remains.
+    /// Restores the previous leases. Requires the lock. If this process was paused, another container may
+    /// own a slot by now; its lease remains.
     fn undo(&self, planned_leases: &[PlannedLease<'_>]) {
         for planned in planned_leases {
             let slot = planned.choice.number();
@@ -182,7 +185,7 @@ impl Leases {
             // If this fails, the lease ends with its holder.
             let _ = match &planned.previous_lease {
                 Some(previous) => self.write_lease(&planned.device, planned.choice, previous),
-                None => self.remove(&planned.device, slot).map(drop),
+                None => self.remove(&planned.device, slot),
             };
         }
     }
@@ -196,11 +199,8 @@ impl Leases {
         share: u32,
         claim: &ClaimUid,
     ) -> Result<Option<Error>> {
-        let mut slots: Vec<Slot> = self
-            .read_slots_where(&|device| names.contains(device))?
-            .into_iter()
-            .map(|(_, slot)| slot)
-            .collect();
+        let mut slots: Vec<Slot> =
+            self.read_slots_of(names)?.into_iter().map(|(_, slot)| slot).collect();
         // The hook of the next container restores the device, or reports why it cannot.
         slots.retain(|slot| slot.state != HolderState::Returning);
         if slots.iter().any(|slot| slot.is_held_by_claim(claim)) {
@@ -219,7 +219,10 @@ fn narrow(device_requests: &[MemberRequest], choice: &[DeviceId]) -> Vec<MemberR
     let mut narrowed = Vec::new();
     for device_request in pool_requests(device_requests) {
         for _ in 0..device_request.count {
-            narrowed.extend(choice.next().map(|device| device_request.narrowed_to(&device.name)));
+            let Some(device) = choice.next() else { break };
+            let mut member_request = MemberRequest { count: 1, ..device_request.clone() };
+            member_request.pool.members.retain(|member| member.name == device.name);
+            narrowed.push(member_request);
         }
     }
     let by_name = device_requests.iter().filter(|device_request| device_request.is_single_device());
@@ -254,6 +257,7 @@ pub fn choose_without_leases(
 /// a lease file is read when its holder matters.
 struct LeaseSnapshot<'a> {
     leases: &'a Leases,
+    request: &'a LeaseRequest<'a>,
     boot: String,
     drain: DrainList,
     /// The slots that have a file.
@@ -265,13 +269,13 @@ struct LeaseSnapshot<'a> {
 }
 
 impl<'a> LeaseSnapshot<'a> {
-    fn read(leases: &'a Leases, device_requests: &[MemberRequest]) -> Result<Self> {
+    fn read(leases: &'a Leases, request: &'a LeaseRequest<'a>) -> Result<Self> {
         let boot = leases.processes.boot_id()?;
         let mut slot_numbers: BTreeMap<DeviceId, Vec<u32>> = BTreeMap::new();
         let mut temporary_files = Vec::new();
         for name in leases.file_names()? {
             if let Some((device, slot)) = parse_file_name(&name) {
-                if device_requests.iter().any(|request| request.class == device.class) {
+                if request.devices.iter().any(|requested| requested.class == device.class) {
                     slot_numbers.entry(device).or_default().push(slot);
                 }
             } else if is_temporary_name(OsStr::new(&name)) {
@@ -280,6 +284,7 @@ impl<'a> LeaseSnapshot<'a> {
         }
         Ok(LeaseSnapshot {
             leases,
+            request,
             drain: DrainList::read_host(leases.processes.root(), || Some(boot.clone()))?,
             boot,
             slot_numbers,
@@ -288,28 +293,16 @@ impl<'a> LeaseSnapshot<'a> {
         })
     }
 
-    /// Removes unfinished files. Requires the lock.
-    fn remove_temporary_files(&self) {
-        for name in &self.temporary_files {
-            // A file that remains does no harm.
-            let _ = atomic::remove(&self.leases.dir, OsStr::new(name));
-        }
-    }
-
     /// Plans the leases of all requested devices.
-    fn plan<'r>(
-        &mut self,
-        request: &LeaseRequest<'r>,
-        used: &UsedMembers,
-    ) -> Result<Vec<PlannedLease<'r>>, LeaseError> {
+    fn plan(&mut self, used: &UsedMembers) -> Result<Vec<PlannedLease<'a>>, LeaseError> {
         let mut planned_leases = Vec::new();
-        for member in self.choose_members(request, used)? {
-            planned_leases.push(self.plan_lease(request, member)?);
+        for member in self.choose_members(used)? {
+            planned_leases.push(self.plan_lease(member)?);
         }
-        for device_request in request.devices {
+        for device_request in self.request.devices {
             if device_request.is_single_device() {
                 for candidate in device_request.candidates() {
-                    planned_leases.push(self.plan_lease(request, candidate)?);
+                    planned_leases.push(self.plan_lease(candidate)?);
                 }
             }
         }
@@ -318,59 +311,45 @@ impl<'a> LeaseSnapshot<'a> {
 
     /// Chooses free members of pools. Unless the request has an order, members that have a slot
     /// without a file are preferred, since no lease has to be read for them.
-    fn choose_members<'r>(
+    fn choose_members(
         &mut self,
-        request: &LeaseRequest<'r>,
         used: &UsedMembers,
-    ) -> Result<Vec<MemberCandidate<'r>>, LeaseError> {
-        let preferred = select_members(request.devices, request.numa, &mut |candidate| {
+    ) -> Result<Vec<MemberCandidate<'a>>, LeaseError> {
+        let LeaseRequest { devices, numa, .. } = self.request;
+        let preferred = select_members(devices, *numa, &mut |candidate| {
             let is_free = candidate.device_request.in_order || self.has_free_slot(candidate);
-            is_free && self.is_available(request, candidate, used)
+            is_free && self.is_available(candidate, used)
         });
-        if let Some(members) = preferred {
-            return Ok(members);
-        }
-        let members = select_members(request.devices, request.numa, &mut |candidate| {
-            self.is_available(request, candidate, used)
-        });
-        members.ok_or_else(|| LeaseError::NoneFree(self.none_free_error(request, used)))
+        preferred
+            .or_else(|| {
+                select_members(devices, *numa, &mut |candidate| self.is_available(candidate, used))
+            })
+            .ok_or_else(|| LeaseError::NoneFree(self.none_free_error(used)))
     }
 
     /// Returns whether the container could lease a member, as far as leases and drains show.
-    fn is_available(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        candidate: MemberCandidate<'_>,
-        used: &UsedMembers,
-    ) -> bool {
-        if !used.is_empty() && used.contains_key(&candidate.device()) {
+    fn is_available(&mut self, candidate: MemberCandidate<'_>, used: &UsedMembers) -> bool {
+        let device = candidate.device();
+        if used.contains_key(&device) {
             return false;
         }
         let is_free = self.has_free_slot(candidate)
-            || choose_slot(
-                &self.read_slots(&candidate.device()),
-                request,
-                candidate.device_request,
-            )
-            .is_ok();
-        is_free && self.check_drain(request, candidate).is_ok()
+            || choose_slot(&self.read_slots(&device), self.request, candidate.device_request)
+                .is_ok();
+        is_free && self.check_drain(candidate).is_ok()
     }
 
     /// Finds the first of these devices that a process uses, or that another container can open,
     /// without a lease.
-    fn find_used<'p, 'r>(
+    fn find_used<'p>(
         &mut self,
-        request: &LeaseRequest<'_>,
-        planned_leases: &'p [PlannedLease<'r>],
+        planned_leases: &'p [PlannedLease<'a>],
         find_user: FindUser<'_>,
-    ) -> Option<(&'p PlannedLease<'r>, String)> {
-        for planned in planned_leases.iter().filter(|planned| planned.needs_user_check) {
-            let user = self.find_member_opener(request, planned);
-            if let Some(user) = user.or_else(|| find_user(&planned.device)) {
-                return Some((planned, user));
-            }
-        }
-        None
+    ) -> Option<(&'p PlannedLease<'a>, String)> {
+        planned_leases.iter().filter(|planned| planned.needs_user_check).find_map(|planned| {
+            let user = self.find_member_opener(planned).or_else(|| find_user(&planned.device))?;
+            Some((planned, user))
+        })
     }
 
     fn slot_numbers(&self, device: &DeviceId) -> &[u32] {
@@ -399,28 +378,23 @@ impl<'a> LeaseSnapshot<'a> {
         slots
     }
 
-    fn is_held_by_container(&mut self, request: &LeaseRequest<'_>, device: &DeviceId) -> bool {
-        self.read_slots(device)
-            .iter()
-            .filter_map(Slot::lease)
-            .any(|lease| request.is_same_container(lease))
+    fn is_held_by_container(&mut self, device: &DeviceId) -> bool {
+        let slots = self.read_slots(device);
+        slots.iter().filter_map(Slot::lease).any(|lease| self.request.is_same_container(lease))
     }
 
     /// Plans the lease of one device. Fails with its holder if it is in use.
-    fn plan_lease<'r>(
-        &mut self,
-        request: &LeaseRequest<'r>,
-        candidate: MemberCandidate<'r>,
-    ) -> Result<PlannedLease<'r>> {
+    fn plan_lease(&mut self, candidate: MemberCandidate<'a>) -> Result<PlannedLease<'a>> {
+        let request = self.request;
         let device_request = candidate.device_request;
         let device = candidate.device();
         if self.has_free_slot(candidate) && !device_request.is_single_device() {
-            return Ok(self.plan_in_free_slot(request, device_request, device));
+            return Ok(self.plan_in_free_slot(device_request, device));
         }
         let slots = self.read_slots(&device);
         let choice =
             choose_slot(&slots, request, device_request).with_context(|| device.to_string())?;
-        self.check_drain(request, candidate)?;
+        self.check_drain(candidate)?;
         let own_lease =
             slots.iter().find(|slot| choice == SlotChoice::Keep(slot.number)).and_then(Slot::lease);
         // The device's own hook, which names no ResourceClaim, runs after that of the ResourceClaim.
@@ -443,13 +417,16 @@ impl<'a> LeaseSnapshot<'a> {
                 surplus: Vec::new(),
             });
         }
-        self.check_aliases(request, device_request, &device)?;
-        self.check_nodes(request, device_request, &device)?;
+        self.check_aliases(device_request, &device)?;
+        if let Some(numbers) = device_request.facts.get(NODES)
+            && let Some(opener) = self.find_node_opener(&device, numbers)
+        {
+            bail!("{device}: its node may be opened by {opener}; stop that first");
+        }
         self.check_addresses(device_request, &device)?;
         let mut surplus = surplus_slots(&slots, device_request.pool.share);
         surplus.retain(|number| *number != choice.number());
-        let lease =
-            Lease { claim: claim.cloned(), ..self.new_lease(request, device_request, own_lease) };
+        let lease = Lease { claim: claim.cloned(), ..self.new_lease(device_request, own_lease) };
         Ok(PlannedLease {
             device_request,
             device,
@@ -462,12 +439,11 @@ impl<'a> LeaseSnapshot<'a> {
     }
 
     /// Plans the lease of a member that has a slot without a file: no other lease has to be read.
-    fn plan_in_free_slot<'r>(
+    fn plan_in_free_slot(
         &self,
-        request: &LeaseRequest<'_>,
-        device_request: &'r MemberRequest,
+        device_request: &'a MemberRequest,
         device: DeviceId,
-    ) -> PlannedLease<'r> {
+    ) -> PlannedLease<'a> {
         let numbers = self.slot_numbers(&device);
         let number = (0..device_request.pool.share).find(|number| !numbers.contains(number));
         PlannedLease {
@@ -475,18 +451,14 @@ impl<'a> LeaseSnapshot<'a> {
             device,
             choice: SlotChoice::Create(number.unwrap_or_default()),
             previous_lease: None,
-            lease: Some(self.new_lease(request, device_request, None)),
+            lease: Some(self.new_lease(device_request, None)),
             needs_user_check: true,
             surplus: Vec::new(),
         }
     }
 
-    fn new_lease(
-        &self,
-        request: &LeaseRequest<'_>,
-        device_request: &MemberRequest,
-        own_lease: Option<&Lease>,
-    ) -> Lease {
+    fn new_lease(&self, device_request: &MemberRequest, own_lease: Option<&Lease>) -> Lease {
+        let request = self.request;
         let own_ticket = own_lease.and_then(|lease| lease.ticket.as_ref());
         let own_record = own_lease.and_then(|lease| lease.moved.as_ref());
         Lease {
@@ -504,11 +476,7 @@ impl<'a> LeaseSnapshot<'a> {
     }
 
     /// Fails if the device is drained, unless the container already has it.
-    fn check_drain(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        candidate: MemberCandidate<'_>,
-    ) -> Result<()> {
+    fn check_drain(&mut self, candidate: MemberCandidate<'_>) -> Result<()> {
         if self.drain.is_empty() {
             return Ok(());
         }
@@ -522,22 +490,17 @@ impl<'a> LeaseSnapshot<'a> {
             return Ok(());
         };
         let refusal = error!("it is {entry}");
-        if already_holds(&self.read_slots(&device), request, device_request) {
+        if already_holds(&self.read_slots(&device), self.request, device_request) {
             return Ok(());
         }
         Err(refusal).with_context(|| device.to_string())
     }
 
     /// Fails if another container holds the device by another of its names.
-    fn check_aliases(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        device_request: &MemberRequest,
-        device: &DeviceId,
-    ) -> Result<()> {
+    fn check_aliases(&mut self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
         for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
             for slot in self.read_slots(alias).iter() {
-                let is_own = slot.lease().is_some_and(|lease| is_related(request, lease));
+                let is_own = slot.lease().is_some_and(|lease| is_related(self.request, lease));
                 if let Some(holder) = slot.describe_holder().filter(|_| !is_own) {
                     return Err(in_use_error(&[format!("{holder} as {alias}")]))
                         .with_context(|| device.to_string());
@@ -547,52 +510,27 @@ impl<'a> LeaseSnapshot<'a> {
         Ok(())
     }
 
-    /// Fails if another container can open the device's nodes as those of another device.
-    fn check_nodes(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        device_request: &MemberRequest,
-        device: &DeviceId,
-    ) -> Result<()> {
-        let Some(numbers) = device_request.facts.get(NODES) else {
-            return Ok(());
-        };
-        if let Some(opener) = self.find_node_opener(request, device, numbers) {
-            bail!("{device}: its node may be opened by {opener}; stop that first");
-        }
-        Ok(())
-    }
-
     /// Finds a container that can open a pool's member as another device. For devices by name,
-    /// [`LeaseSnapshot::check_nodes`] does that.
-    fn find_member_opener(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        planned: &PlannedLease<'_>,
-    ) -> Option<String> {
+    /// [`LeaseSnapshot::plan_lease`] does that.
+    fn find_member_opener(&mut self, planned: &PlannedLease<'_>) -> Option<String> {
         if planned.device_request.is_single_device() {
             return None;
         }
         let facts = users::facts(self.leases.processes.root(), &planned.device);
-        self.find_node_opener(request, &planned.device, facts.get(NODES)?)
+        self.find_node_opener(&planned.device, facts.get(NODES)?)
     }
 
     /// Finds a container that can open nodes with these numbers as those of another device. When a
     /// device leaves its driver, the kernel reuses the number of its node (`ida_alloc_max` in
     /// drivers/vfio/group.c), but the node and the cgroup of a container keep it.
-    fn find_node_opener(
-        &mut self,
-        request: &LeaseRequest<'_>,
-        device: &DeviceId,
-        numbers: &str,
-    ) -> Option<String> {
+    fn find_node_opener(&mut self, device: &DeviceId, numbers: &str) -> Option<String> {
         let numbers: Vec<&str> = numbers.split(' ').collect();
         for other in self.other_devices(device) {
             for lease in self.read_slots(&other).iter().filter_map(Slot::live_lease) {
                 let can_open = lease.facts.get(NODES).is_some_and(|other_numbers| {
                     other_numbers.split(' ').any(|number| numbers.contains(&number))
                 });
-                if can_open && !is_related(request, lease) {
+                if can_open && !is_related(self.request, lease) {
                     return Some(format!(
                         "{lease}, which got {other} when that had the number of the node"
                     ));
@@ -637,13 +575,13 @@ impl<'a> LeaseSnapshot<'a> {
             .collect()
     }
 
-    fn none_free_error(&mut self, request: &LeaseRequest<'_>, used: &UsedMembers) -> Error {
+    fn none_free_error(&mut self, used: &UsedMembers) -> Error {
         let mut holders = BTreeMap::new();
         let mut requests = Vec::new();
-        for device_request in pool_requests(request.devices) {
+        for device_request in pool_requests(self.request.devices) {
             let mut free = 0;
             for candidate in device_request.candidates() {
-                if self.is_available(request, candidate, used) {
+                if self.is_available(candidate, used) {
                     free += 1;
                 }
                 holders.extend(self.describe_state(candidate, used));
@@ -653,7 +591,7 @@ impl<'a> LeaseSnapshot<'a> {
         }
         let holders: Vec<String> =
             holders.iter().map(|(name, state)| format!("{name} {state}")).collect();
-        none_free_error(&requests, request.numa, &holders)
+        none_free_error(&requests, self.request.numa, &holders)
     }
 
     /// Describes why a member is not free; `None` if it is.

@@ -56,7 +56,7 @@ pub enum Holder {
     #[serde(rename_all = "camelCase")]
     Init {
         process: ProcessId,
-        /// The directory of its cgroup; `None` if it has no cgroup of its own.
+        /// The directory of the container's cgroup. `None` if the container shares that of its creator.
         cgroup: Option<Cgroup>,
     },
     /// A container that is not created yet.

@@ -1,5 +1,5 @@
-//! What a lease keeps of a device that moved into a container's network namespace, or that is set up for the container
-//! where it is.
+//! The record in a lease of a device that moved into a container's network namespace, or that was set up for the
+//! container and stays on the host.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,37 +10,37 @@ use onload_core::versioned::LenientValue;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
-/// The network namespace of what stays where it is: the kernel's numbers begin at 1.
+/// The network namespace in the record of a device that stays on the host. The kernel counts namespaces from 1.
 pub const NOT_MOVED: u64 = 0;
 
-/// The entry of [`MoveRecord::left`] for an interface that another XDP program took from Onload.
+/// The value of [`MoveRecord::left`] for an interface on which another XDP program replaced Onload's.
 pub const ONLOAD_REGISTRATION: &str = "its registration with Onload for AF_XDP";
 
-/// A device that is with a container, or on its way back.
+/// A device that a container has, or that must return to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MoveRecord {
-    /// What it was on the host.
+    /// The state of the device on the host before it moved.
     #[serde(flatten)]
     pub saved: SavedState,
-    /// The network namespace that it moved to (SO_NETNS_COOKIE, Linux 5.14). All containers of it are one holder.
+    /// The network namespace that it moved to (SO_NETNS_COOKIE, Linux 5.14). All containers in it count as one holder.
     pub namespace: u64,
-    /// The addresses that it has there. No other container gets one of them meanwhile.
+    /// The addresses of the device there, which no other container gets until the device returns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The last container of that namespace has ended, and the device is to come back.
+    /// Whether the last container in that namespace has exited, so that the device must return.
     #[serde(default)]
     pub returning: bool,
-    /// What of it is not as it was, for people, as whoever tried last to restore it found.
+    /// The settings that the last attempt to restore the device left changed, for messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
-    /// The number of the interface when its driver was last unbound to make it anew: with another number it was, and
-    /// nothing of a container is on it.
+    /// The index of the interface when its driver was last unbound. An interface with another index was created by the
+    /// driver since, so no container has left anything on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebound: Option<u32>,
 }
 
-/// What a device was, by its kind.
+/// The state of a device before it moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SavedState {
@@ -49,7 +49,7 @@ pub enum SavedState {
     Function(SavedFunction),
 }
 
-/// What an interface was on the host before it moved, and is to be again.
+/// The state of an interface on the host before it moved, to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedInterface {
@@ -58,18 +58,18 @@ pub struct SavedInterface {
     pub alternative_names: Vec<String>,
     /// Its hardware address, as `02:00:00:00:10:01`.
     pub mac: String,
-    /// The one that its driver found, where it says so.
+    /// The hardware address that the driver found, if it reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permanent_mac: Option<String>,
     /// Bytes.
     pub mtu: u32,
     pub queue_length: u32,
-    /// What people wrote of it.
+    /// The description that a user gave the interface (ip-link(8)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
     /// `IFF_*` (netdevice(7)).
     pub flags: u32,
-    /// Its broadcast address, as the hardware address.
+    /// Its broadcast address, in the form of the hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<String>,
     /// `IF_LINK_MODE_*` (include/uapi/linux/if.h).
@@ -79,58 +79,57 @@ pub struct SavedInterface {
     /// include/uapi/linux/if_link.h).
     #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
     pub words: BTreeMap<u16, u32>,
-    /// What of it is set below `net.ipv4.conf` and `net.ipv6.conf`, as `ipv6/accept_ra` and a value.
+    /// Its settings in `net.ipv4.conf` and `net.ipv6.conf`, by names such as `ipv6/accept_ra`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
-    /// How packets come to its queues; none in leases of before.
+    /// The settings of its queues. `None` in leases of versions that did not record them.
     #[serde(
         default,
         deserialize_with = "deserialize_known",
         skip_serializing_if = "Option::is_none"
     )]
     pub queues: Option<Box<SavedQueues>>,
-    /// Its registration with Onload, which reached it by AF_XDP.
+    /// Its registration with Onload for AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onload: Option<OnloadRegistration>,
-    /// Its virtual function, where that is set up for the container.
+    /// The settings of its virtual function, if they were changed for the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<Box<SavedVf>>,
-    /// The PCI function that it belongs to: it is found by that again, whatever it is called.
+    /// The PCI function that it belongs to, by which it is found under any name.
     pub pci: PciAddress,
 }
 
-/// How a virtual function is set up for a container through its physical function, and what it was.
+/// The settings of a virtual function for a container, and those before, both set through the physical function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedVf {
     pub given: VfSettings,
     pub before: VfSettings,
 }
 
-/// A virtual function that is set up for a container, which opens it by nodes.
+/// A virtual function that is set up for a container and stays on the host: the container opens its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFunction {
     pub pci: PciAddress,
     pub vf: SavedVf,
 }
 
-/// How packets come to the queues of an interface, as far as that is known: what is not is not restored.
+/// The settings of an interface's queues. Those that could not be read are `None` and not restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SavedQueues {
-    /// Attributes of sysfs, by their paths below the interface's directory. Those of a queue whose value is nothing but
-    /// zeros are left out.
+    /// Attributes of sysfs, by their paths below the interface's directory, without all-zero attributes of queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attributes: Option<BTreeMap<String, String>>,
-    /// How many channels it has: for receiving, sending, other ends and both.
+    /// The number of channels: for receiving, sending, other purposes, and both directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<[u32; 4]>,
-    /// How packets are spread over them (RSS).
+    /// The distribution of packets to channels (RSS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<SavedRss>,
-    /// The rules that give packets to queues (ntuple), in hexadecimal digits (`struct ethtool_rx_flow_spec`).
+    /// The ntuple rules, which direct packets to queues, in hexadecimal digits (`struct ethtool_rx_flow_spec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<String>>,
-    /// What there is too much of to be kept, for people.
+    /// The settings that are too large for a lease, for messages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unkept: Vec<String>,
 }
@@ -138,40 +137,40 @@ pub struct SavedQueues {
 /// The registration of an interface with Onload, for AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnloadRegistration {
-    /// When it was made, in nanoseconds since 1970: one after the modules were loaded anew is another.
+    /// The time of the registration, in nanoseconds since 1970. Reloading Onload's modules ends it.
     pub since: u64,
-    /// The number of Onload's BPF program there, where that is known.
+    /// The ID of Onload's BPF program on the interface, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<u32>,
 }
 
-/// How an interface spreads packets (`struct ethtool_rxfh`).
+/// The RSS settings of an interface (`struct ethtool_rxfh`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRss {
-    /// A queue for each value of the hash.
+    /// The queue for each value of the hash.
     pub table: Vec<u32>,
     /// The key of the hash, in hexadecimal digits.
     pub key: String,
-    /// The hash function, and what is done with the addresses before.
+    /// The hash function, and the transformation of its input.
     pub hash: [u8; 2],
 }
 
-/// What an RDMA device was on the host before it moved, and is to be again.
+/// The state of an RDMA device on the host before it moved, to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedRdma {
     pub name: String,
     /// The PCI function that it belongs to.
     pub pci: PciAddress,
-    /// Its number, by which it is found again, whatever it is called: it stays while its driver is bound.
+    /// Its index, by which it is found under any name. The index is the same for as long as the driver is bound.
     pub index: u32,
-    /// Somebody else put it into the container's network namespace, such as a CNI plugin, and takes it out again.
+    /// Whether another program, such as a CNI plugin, moved it to the container's network namespace and moves it back.
     #[serde(default)]
     pub moved_by_other: bool,
 }
 
 impl SavedState {
-    /// The PCI function of the device.
+    /// Returns the PCI function of the device.
     pub fn pci(&self) -> PciAddress {
         match self {
             SavedState::Interface(saved) => saved.pci,
@@ -180,7 +179,16 @@ impl SavedState {
         }
     }
 
-    /// How its virtual function is set up.
+    /// Returns the name of the device for messages. A virtual function has none but its PCI address.
+    pub fn name(&self) -> &str {
+        match self {
+            SavedState::Interface(saved) => &saved.name,
+            SavedState::Rdma(saved) => &saved.name,
+            SavedState::Function(_) => "",
+        }
+    }
+
+    /// Returns the settings of its virtual function, if they were changed for the container.
     pub fn vf(&self) -> Option<&SavedVf> {
         match self {
             SavedState::Interface(saved) => saved.vf.as_deref(),
@@ -189,8 +197,8 @@ impl SavedState {
         }
     }
 
-    /// What the device was before both of two starts of its container. Its virtual function is set up as the later one
-    /// asks, which may set more of it.
+    /// Merges the states before two starts of the same container, of which the later one may change more settings of a
+    /// virtual function.
     pub(crate) fn merge_later(&self, later: &SavedState) -> SavedState {
         let vf = match (self.vf(), later.vf()) {
             (Some(first), Some(later)) => Some(SavedVf {
@@ -210,7 +218,7 @@ impl SavedState {
         }
     }
 
-    /// Whether whoever ends the lease brings the device back.
+    /// Returns whether the process that ends the lease must return the device to the host first.
     pub(crate) fn must_return(&self) -> bool {
         match self {
             SavedState::Interface(_) | SavedState::Function(_) => true,
@@ -237,15 +245,14 @@ impl From<SavedFunction> for SavedState {
     }
 }
 
-/// None where another version says it in another way: what is not restored for that must not keep a lease from being
-/// understood.
+/// Returns `None` for the format of another version: these settings are then not restored, but the lease stays readable.
 fn deserialize_known<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Box<SavedQueues>>, D::Error> {
     Ok(LenientValue::deserialize(deserializer)?.value())
 }
 
-/// A map as a list of pairs: the keys of an object are texts, of which no number is read behind a flattened field.
+/// Serializes a map as a list of pairs: serde cannot read the keys of an object as numbers in a flattened struct.
 mod pairs {
     use std::collections::BTreeMap;
 

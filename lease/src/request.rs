@@ -103,13 +103,6 @@ impl MemberRequest {
         MemberRequest { facts: BTreeMap::new(), ..MemberRequest::for_pool(class, name, 1, pool) }
     }
 
-    /// Returns a request for only this member.
-    pub(super) fn narrowed_to(&self, name: &DeviceName) -> Self {
-        let mut narrowed = MemberRequest { count: 1, ..self.clone() };
-        narrowed.pool.members.retain(|member| member.name == *name);
-        narrowed
-    }
-
     /// Returns the devices that can serve the request.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> {
         self.candidates().map(MemberCandidate::device)
@@ -147,10 +140,12 @@ pub(super) fn none_free_error(requests: &[String], numa: Numa, holders: &[String
 /// Lists a few holders. If there are many, "lease list" is easier to read.
 fn format_holders(holders: &[String]) -> String {
     const MAX_SHOWN: usize = 3;
-    let shown = holders.iter().take(MAX_SHOWN).map(|holder| format!("; {holder}"));
-    let more = holders.len().saturating_sub(MAX_SHOWN);
-    let more = (more > 0).then(|| format!("; {more} more are held"));
-    shown.chain(more).collect()
+    let mut text: String =
+        holders.iter().take(MAX_SHOWN).map(|holder| format!("; {holder}")).collect();
+    if holders.len() > MAX_SHOWN {
+        text += &format!("; {} more are held", holders.len() - MAX_SHOWN);
+    }
+    text
 }
 
 /// A member of a pool that may be chosen.
@@ -216,14 +211,11 @@ fn select_members_where<'a>(
                 break;
             }
             let member = candidate.member;
-            let is_picked = |other: &MemberCandidate<'_>| {
+            let is_picked = picked.iter().any(|other| {
                 other.device_request.class == device_request.class
                     && other.member.name == member.name
-            };
-            if is_node_allowed(member.numa_node)
-                && !picked.iter().any(is_picked)
-                && is_free(candidate)
-            {
+            });
+            if !is_picked && is_node_allowed(member.numa_node) && is_free(candidate) {
                 picked.push(candidate);
                 missing -= 1;
             }

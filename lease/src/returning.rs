@@ -1,6 +1,8 @@
 //! Leases of devices that move. They end when the device is restored, not when the holder has ended.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
 use super::file::{Holder, Lease};
@@ -48,22 +50,23 @@ impl Leases {
         token: Option<&Token>,
     ) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let slots = self.read_slots(device)?.into_iter();
-        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) =
-            slots.partition(|slot| self.is_of_exited(slot, container, bundle, token));
+        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) = self
+            .read_slots(device)?
+            .into_iter()
+            .partition(|slot| self.is_of_exited(slot, container, bundle, token));
         let mut last = None;
         for slot in own_slots {
             let Some(lease) = slot.lease() else { continue };
-            match lease.device_to_return() {
-                Some(moved) if !any_moved_to(&other_slots, moved.namespace) => {
-                    self.write_lease(
-                        device,
-                        SlotChoice::Keep(slot.number),
-                        &with_returning(lease),
-                    )?;
+            let only_record = lease.device_to_return().filter(|moved| {
+                !other_slots.iter().any(|other| other.moved_device_in(moved.namespace).is_some())
+            });
+            match only_record {
+                Some(moved) => {
+                    let choice = SlotChoice::Keep(slot.number);
+                    self.write_lease(device, choice, &with_returning(lease))?;
                     last = Some(moved.clone());
                 }
-                _ => drop(self.remove(device, slot.number)?),
+                None => self.remove(device, slot.number)?,
             }
         }
         Ok(last)
@@ -85,19 +88,27 @@ impl Leases {
         slot.lease().filter(|lease| lease.container == *container).is_some_and(is_same_start)
     }
 
-    /// Ends a container's leases of a device that did not move for it. A lease with the only record of how
-    /// to restore the device remains. The init process may be alive.
+    /// Ends a container's leases of devices that did not move for it. A lease with the only record of how
+    /// to restore its device remains. The init process may be alive.
     pub fn release_unmoved(
         &self,
-        device: &DeviceId,
+        devices: &[DeviceId],
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<()> {
-        let (_lock, own_slots, other_slots) = self.split_slots(device, container, bundle)?;
-        for slot in own_slots {
-            let moved = slot.lease().and_then(Lease::device_to_return);
-            if moved.is_none_or(|moved| any_moved_to(&other_slots, moved.namespace)) {
-                self.remove(device, slot.number)?;
+        let _lock = self.lock()?;
+        let (own_slots, other_slots): (Vec<_>, Vec<_>) = self
+            .read_slots_of(devices)?
+            .into_iter()
+            .partition(|(_, slot)| is_of_container(slot, container, bundle));
+        for (device, slot) in own_slots {
+            let only_record = slot.lease().and_then(Lease::device_to_return).filter(|moved| {
+                !other_slots.iter().any(|(other_device, other)| {
+                    *other_device == device && other.moved_device_in(moved.namespace).is_some()
+                })
+            });
+            if only_record.is_none() {
+                self.remove(&device, slot.number)?;
             }
         }
         Ok(())
@@ -110,29 +121,15 @@ impl Leases {
         container: &ContainerId,
         bundle: &Path,
     ) -> Result<()> {
-        let (_lock, own_slots, _) = self.split_slots(device, container, bundle)?;
-        for slot in own_slots {
-            if let Some(lease) = slot.lease() {
+        let _lock = self.lock()?;
+        for slot in self.read_slots(device)? {
+            if let Some(lease) = slot.lease()
+                && is_of_container(&slot, container, bundle)
+            {
                 self.write_lease(device, SlotChoice::Keep(slot.number), &with_returning(lease))?;
             }
         }
         Ok(())
-    }
-
-    /// Reads a device's slots under the lock: those of the container, and the others.
-    fn split_slots(
-        &self,
-        device: &DeviceId,
-        container: &ContainerId,
-        bundle: &Path,
-    ) -> Result<(Lock, Vec<Slot>, Vec<Slot>)> {
-        let lock = self.lock()?;
-        let slots = self.read_slots(device)?.into_iter();
-        let (own_slots, other_slots) = slots.partition(|slot| {
-            slot.lease()
-                .is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
-        });
-        Ok((lock, own_slots, other_slots))
     }
 
     /// Changes the move records in all leases of a device.
@@ -157,17 +154,13 @@ impl Leases {
         let moved = slots.iter().find_map(returning_move);
         // A device that stays on the host has no record from a new holder until it is restored.
         let stays = moved.is_some_and(|moved| moved.namespace == NOT_MOVED);
-        let is_held = |slot: &Slot| match slot.state {
+        let is_held = slots.iter().any(|slot| match slot.state {
             HolderState::Ended | HolderState::Returning => false,
             HolderState::InitExited | HolderState::Alive => {
-                let lease = slot.lease();
-                lease.is_none_or(|lease| !stays || lease.moved.is_some())
+                slot.lease().is_none_or(|lease| !stays || lease.moved.is_some())
             }
-        };
-        if slots.iter().any(is_held) {
-            return Ok(None);
-        }
-        Ok(moved.cloned())
+        });
+        Ok(moved.filter(|_| !is_held).cloned())
     }
 
     /// Returns the record of a device that running containers have in a network namespace.
@@ -186,19 +179,20 @@ impl Leases {
         bundle: &Path,
     ) -> Result<bool> {
         let _lock = self.lock()?;
-        let slots = self.read_slots(device)?;
-        let mut leases =
-            slots.iter().filter(|slot| slot.moved_device().is_some()).filter_map(Slot::lease);
-        Ok(leases.any(|lease| lease.claim.is_some() && lease.belongs_to(container, bundle)))
+        Ok(self.read_slots(device)?.iter().filter_map(Slot::live_lease).any(|lease| {
+            lease.moved.is_some() && lease.claim.is_some() && lease.belongs_to(container, bundle)
+        }))
     }
 
-    /// Returns whether a device has moved to a container, or must be restored. To end a lease of such a
-    /// device, acquire [`Leases::lock_device`] first.
-    pub fn has_moved(&self, device: &DeviceId) -> Result<bool> {
+    /// Returns the devices of a class that have moved to a container, or must be restored. To end a lease of
+    /// such a device, acquire [`Leases::lock_device`] first.
+    pub fn moved_devices(&self, devices: &[DeviceId], class: Class) -> Result<BTreeSet<DeviceId>> {
         let _lock = self.lock()?;
-        let slots = self.read_slots(device)?;
-        let mut leases = slots.iter().filter_map(Slot::lease);
-        Ok(leases.any(|lease| lease.moved.is_some()))
+        let mut slots = self.read_slots_of(devices)?;
+        slots.retain(|(device, slot)| {
+            device.class == class && slot.lease().is_some_and(|lease| lease.moved.is_some())
+        });
+        Ok(slots.into_iter().map(|(device, _)| device).collect())
     }
 
     /// Returns the names under which a PCI function has moved to containers and is not restored.
@@ -230,24 +224,16 @@ impl Leases {
 
     /// Ends the leases of a device that is restored.
     pub fn end_returned(&self, device: &DeviceId) -> Result<()> {
-        let _lock = self.lock()?;
-        for slot in self.read_slots(device)? {
-            if returning_move(&slot).is_some() {
-                self.remove(device, slot.number)?;
-            }
-        }
-        Ok(())
+        self.remove_slots(slice::from_ref(device), &|slot, _| returning_move(slot).is_some())
     }
 }
 
-/// Returns whether one of these slots is for a container in the network namespace.
-fn any_moved_to(other_slots: &[Slot], namespace: u64) -> bool {
-    other_slots.iter().any(|other| other.moved_device_in(namespace).is_some())
+fn is_of_container(slot: &Slot, container: &ContainerId, bundle: &Path) -> bool {
+    slot.lease().is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
 }
 
 fn returning_move(slot: &Slot) -> Option<&MoveRecord> {
-    let lease = slot.lease();
-    lease.filter(|_| slot.state == HolderState::Returning)?.moved.as_ref()
+    slot.lease().filter(|_| slot.state == HolderState::Returning)?.moved.as_ref()
 }
 
 fn with_returning(lease: &Lease) -> Lease {
@@ -396,16 +382,16 @@ mod tests {
     fn nothing_but_its_return_or_the_operator_ends_the_lease() {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
-        let released = |host: &Host| {
+        let release = || {
             let id = "one".parse().unwrap();
-            host.leases.release(&vf(), &id, &bundle("one"), None).unwrap()
+            host.leases.release(&[vf()], &id, &bundle("one"), None).unwrap();
+            host.files().len()
         };
-        assert!(!released(&host));
+        assert_eq!(release(), 1);
         host.end_process(1);
-        assert!(!released(&host), "its process has ended, and its cgroup has others");
+        assert_eq!(release(), 1, "its process has ended, and its cgroup has others");
         std::fs::remove_dir_all(host.path("sys/fs/cgroup/1")).unwrap();
-        assert!(!released(&host));
-        assert_eq!(host.files().len(), 1);
+        assert_eq!(release(), 1);
         assert_eq!(host.leases.release_all(&vf()).unwrap(), 1);
     }
 
@@ -427,8 +413,7 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str| {
             let container = id.parse().unwrap();
-            let given_up = host.leases.release_unmoved(&vf(), &container, &bundle(id));
-            given_up.unwrap();
+            host.leases.release_unmoved(&[vf()], &container, &bundle(id)).unwrap();
         };
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "one", 1, NAMESPACE).unwrap();
@@ -448,10 +433,9 @@ mod tests {
         let abandon = |id: &str, device: MemberRequest| {
             let (class, name) = (device.class, device.name.clone());
             let id_of_device = DeviceId { class, name };
-            host.claim_all(id, host.start(1, 10), None, std::slice::from_ref(&device)).unwrap();
+            host.claim_all(id, host.start(1, 10), None, slice::from_ref(&device)).unwrap();
             let container = id.parse().unwrap();
-            let given_up = host.leases.release_unmoved(&id_of_device, &container, &bundle(id));
-            given_up.unwrap();
+            host.leases.release_unmoved(&[id_of_device], &container, &bundle(id)).unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
         abandon("plain", claimed(vf()));
@@ -738,7 +722,7 @@ mod tests {
         assert!(returning(&host).unwrap().returning);
         host.leases.end_returned(&vf()).unwrap();
         take(&host, "two", 2, 8).unwrap();
-        host.leases.release_unmoved(&vf(), &id, &bundle("one")).unwrap();
+        host.leases.release_unmoved(&[vf()], &id, &bundle("one")).unwrap();
         assert_eq!(host.holder().as_deref(), Some("two"));
     }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::lock::{Lock, LockError, LockMode};
 
-/// The directory for files about running containers. Each container has a subdirectory.
+/// The directory for files about running containers, with a subdirectory for each container.
 pub const RUN_DIR: &str = "/run/onload-ctk";
 
 /// The subdirectory of the lock files. No container ID contains `@`

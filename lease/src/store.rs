@@ -1,5 +1,6 @@
 //! The lease files, their lock and the state of their holders.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -108,37 +109,28 @@ impl Leases {
         }))
     }
 
-    /// Ends the leases that an exited container has of a device. Returns whether there were any.
+    /// Ends the leases that an exited container has of these devices.
     ///
     /// A lease whose process is alive belongs to a later start of a container with that ID and remains,
     /// as does a reservation with another token. So does the lease of another engine's container, with
     /// another bundle, unless its holder has ended.
     pub fn release(
         &self,
-        device: &DeviceId,
+        devices: &[DeviceId],
         container: &ContainerId,
         bundle: &Path,
         token: Option<&Token>,
-    ) -> Result<bool> {
-        let _lock = self.lock()?;
-        let mut was_held = false;
-        for slot in self.read_slots(device)? {
-            let Some(lease) = slot.lease() else { continue };
-            let is_own = match slot.state {
-                HolderState::Ended => lease.container == *container,
-                // It ends when the device is restored.
-                HolderState::Returning => false,
-                HolderState::InitExited | HolderState::Alive => {
-                    lease.device_to_return().is_none()
-                        && lease.belongs_to(container, bundle)
-                        && self.is_same_start(lease, token)
-                }
-            };
-            if is_own {
-                was_held |= self.remove(device, slot.number)?;
+    ) -> Result<()> {
+        self.remove_slots(devices, &|slot, lease| match slot.state {
+            HolderState::Ended => lease.container == *container,
+            // It ends when the device is restored.
+            HolderState::Returning => false,
+            HolderState::InitExited | HolderState::Alive => {
+                lease.device_to_return().is_none()
+                    && lease.belongs_to(container, bundle)
+                    && self.is_same_start(lease, token)
             }
-        }
-        Ok(was_held)
+        })
     }
 
     /// Returns whether a container's lease is from the start that has ended now, or that has this token.
@@ -152,14 +144,27 @@ impl Leases {
 
     /// Ends the reservations with a token, since their container is not created.
     pub fn cancel_reservation(&self, devices: &[DeviceId], token: &Token) -> Result<()> {
+        self.remove_slots(devices, &|_, lease| match &lease.holder {
+            Holder::Reservation { token: held_token, .. } => held_token == token,
+            Holder::Init { .. } => false,
+        })
+    }
+
+    /// Removes the lease files of these devices for which `has_ended` is true. Reads the directory once,
+    /// since a container may have thousands of leases.
+    pub(super) fn remove_slots(
+        &self,
+        devices: &[DeviceId],
+        has_ended: &dyn Fn(&Slot, &Lease) -> bool,
+    ) -> Result<()> {
+        // Taking the lock creates a file.
+        if devices.is_empty() {
+            return Ok(());
+        }
         let _lock = self.lock()?;
-        for device in devices {
-            for slot in self.read_slots(device)? {
-                let holder = slot.lease().map(|lease| &lease.holder);
-                if matches!(holder, Some(Holder::Reservation { token: held_token, .. }) if held_token == token)
-                {
-                    self.remove(device, slot.number)?;
-                }
+        for (device, slot) in self.read_slots_of(devices)? {
+            if slot.lease().is_some_and(|lease| has_ended(&slot, lease)) {
+                self.remove(&device, slot.number)?;
             }
         }
         Ok(())
@@ -183,16 +188,18 @@ impl Leases {
 
     /// Describes the container that has a slot, if it may be running.
     fn describe_running(&self, slot: &Slot) -> Option<String> {
-        let is_init = |lease: &&Lease| matches!(lease.holder, Holder::Init { .. });
         match &slot.content {
-            Ok(_) => slot.live_lease().filter(is_init).map(ToString::to_string),
+            Ok(lease) => {
+                let is_init = matches!(lease.holder, Holder::Init { .. });
+                slot.live_lease().filter(|_| is_init).map(ToString::to_string)
+            }
             Err(UnreadableLease { reason, may_be_running }) => {
                 may_be_running.then(|| format!("a container of another version ({reason})"))
             }
         }
     }
 
-    /// Lists all leases, by device. A lease that changes meanwhile may be listed in either state.
+    /// Lists all leases, by device. A lease that changes during the call may be listed in either state.
     pub fn list(&self) -> Result<Vec<LeaseEntry>> {
         let mut entries = Vec::new();
         for (device, slot) in self.read_slots_where(&|_| true)? {
@@ -211,12 +218,10 @@ impl Leases {
     /// Returns whether a container has one of these devices, or has exited and the device is not restored
     /// yet.
     pub fn holds_any(&self, devices: &[DeviceId], container: &ContainerId) -> Result<bool> {
-        let is_of_container = |slot: &Slot| {
-            let lease = slot.lease().filter(|_| slot.state != HolderState::Ended);
-            lease.is_some_and(|lease| lease.container == *container)
-        };
-        let slots = self.read_slots_where(&|device| devices.contains(device))?;
-        Ok(slots.iter().any(|(_, slot)| is_of_container(slot)))
+        Ok(self.read_slots_of(devices)?.iter().any(|(_, slot)| {
+            slot.state != HolderState::Ended
+                && slot.lease().is_some_and(|lease| lease.container == *container)
+        }))
     }
 
     /// Blocks all leasing until the lock is dropped.
@@ -243,6 +248,12 @@ impl Leases {
             .collect();
         slots.sort_unstable_by_key(|slot| slot.number);
         Ok(slots)
+    }
+
+    /// Reads the slots of these devices.
+    pub(super) fn read_slots_of(&self, devices: &[DeviceId]) -> Result<Vec<(DeviceId, Slot)>> {
+        let devices: BTreeSet<&DeviceId> = devices.iter().collect();
+        self.read_slots_where(&|device| devices.contains(device))
     }
 
     /// Reads the slots of some devices.
@@ -357,8 +368,7 @@ impl Leases {
         choice: SlotChoice,
         lease: &Lease,
     ) -> Result<()> {
-        let written = self.write(device, choice, lease);
-        written.with_context(|| self.write_context(device))
+        self.write(device, choice, lease).with_context(|| self.write_context(device))
     }
 
     fn write(&self, device: &DeviceId, choice: SlotChoice, lease: &Lease) -> Result<()> {
@@ -377,9 +387,9 @@ impl Leases {
         }?)
     }
 
-    pub(super) fn remove(&self, device: &DeviceId, number: u32) -> Result<bool> {
+    pub(super) fn remove(&self, device: &DeviceId, number: u32) -> Result<()> {
         let removed = atomic::remove(&self.dir, OsStr::new(&file_name(device, number)));
-        removed.with_context(|| self.write_context(device))
+        removed.map(drop).with_context(|| self.write_context(device))
     }
 
     fn write_context(&self, device: &DeviceId) -> String {
@@ -393,7 +403,9 @@ mod tests {
     use crate::test_host::{Host, bundle, claimed, vfio};
     use crate::{FindUser, LeaseRequest, MemberRequest};
     use onload_core::pool::Numa;
+    use rustix::fs::inotify;
     use std::fs;
+    use std::mem::MaybeUninit;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -694,9 +706,8 @@ mod tests {
         assert!(!host.release("two"));
         let one = "one".parse().unwrap();
         let elsewhere = Path::new("/elsewhere/one");
-        let released = host.leases.release(&vfio(), &one, elsewhere, None);
-        assert!(!released.unwrap(), "another engine's container of that name");
-        assert_eq!(host.holder().unwrap(), "one");
+        host.leases.release(&[vfio()], &one, elsewhere, None).unwrap();
+        assert_eq!(host.holder().unwrap(), "one", "another engine's container of that name");
         assert!(host.release("one"));
     }
 
@@ -742,6 +753,29 @@ mod tests {
         claim(&|_| None).unwrap();
         // It is its own user now.
         claim(&busy).unwrap();
+    }
+
+    #[test]
+    fn a_container_with_many_leases_ends_after_one_listing() {
+        let host = Host::new();
+        let devices: Vec<DeviceId> =
+            (0..2000).map(|number| format!("vfio:f{number}").parse().unwrap()).collect();
+        let requests: Vec<MemberRequest> = devices.iter().cloned().map(claimed).collect();
+        host.claim_all("one", host.start(1, 10), None, &requests).unwrap();
+        host.claim("two", &host.start(2, 20)).unwrap();
+        host.end(1);
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        // The kernel reports each getdents(2), of which a listing takes a few.
+        inotify::add_watch(&watch, host.path("run/@leases"), inotify::WatchFlags::ACCESS).unwrap();
+        host.leases.release(&devices, &"one".parse().unwrap(), &bundle("one"), None).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&watch, &mut buffer);
+        let mut reads = 0;
+        while let Ok(event) = events.next() {
+            reads += usize::from(event.events().contains(inotify::ReadFlags::ISDIR));
+        }
+        assert!((1..100).contains(&reads), "the directory was read {reads} times");
+        assert_eq!(host.files(), ["vfio=0000:81:10.0#0"]);
     }
 
     #[test]

@@ -113,8 +113,7 @@ impl Host {
             claim: None,
             entry_point: "createRuntime",
         };
-        let claimed = self.leases.acquire(&request, &|_| None);
-        claimed.map(drop).map_err(|error| format!("{error:#}"))
+        self.leases.acquire(&request, &|_| None).map(drop).map_err(|error| format!("{error:#}"))
     }
 
     pub(super) fn claim(&self, id: &str, holder: &Holder) -> Result<(), String> {
@@ -126,10 +125,9 @@ impl Host {
     }
 
     pub(super) fn release_by(&self, id: &str, token: Option<&Token>) -> bool {
-        let container = id.parse().unwrap();
-        let bundle = bundle(id);
-        let released = self.leases.release(&vfio(), &container, &bundle, token);
-        released.unwrap()
+        let files = self.files();
+        self.leases.release(&[vfio()], &id.parse().unwrap(), &bundle(id), token).unwrap();
+        self.files() != files
     }
 
     /// The holder by the file alone.

@@ -166,39 +166,37 @@ fn qualified_names(
 
 fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
     validate_edits(&edits).map_err(InjectError::from).context(APPLYING)?;
-    let others = [
+    let mut others = Vec::new();
+    for (kind, is_there) in [
         ("netDevices", !edits.net_devices.is_empty()),
         ("intelRdt", edits.intel_rdt.is_some()),
         ("additionalGids", !edits.additional_gids.is_empty()),
-    ];
-    let others = others.iter().filter(|(_, is_there)| *is_there);
+    ] {
+        others.extend(is_there.then_some(kind));
+    }
     let mut env: Vec<(String, String)> = Vec::new();
     for (name, value) in edits.env.iter().filter_map(|entry| entry.split_once('=')) {
         // The last one counts.
         env.retain(|(held, _)| held != name);
         env.push((name.to_owned(), value.to_owned()));
     }
-    let hooks = edits.hooks.into_iter();
-    let hooks = hooks.filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));
-    let (limit_hooks, hooks) = hooks.partition(|(_, hook)| is_limit_hook(hook));
-    Ok(AdjustmentEdits {
-        env,
-        mounts: edits.mounts,
-        nodes: Vec::new(),
-        hooks,
-        limit_hooks,
-        others: others.map(|(name, _)| *name).collect(),
-    })
+    let (limit_hooks, hooks) = edits
+        .hooks
+        .into_iter()
+        .filter_map(|hook| Some((*hook.hook_name.valid()?, hook)))
+        .partition(|(_, hook)| is_limit_hook(hook));
+    let (mounts, nodes) = (edits.mounts, Vec::new());
+    Ok(AdjustmentEdits { env, mounts, nodes, hooks, limit_hooks, others })
 }
 
 /// Returns whether a hook is redundant: the limit is part of the adjustment, and the nodes were just checked. An engine
 /// may refuse hooks altogether, so none is sent in vain.
 fn is_limit_hook(hook: &Hook) -> bool {
-    HookArguments::from_command(&hook.args).is_some_and(|(stage, arguments)| {
-        let rest = HookArguments { memlock: None, expect: Vec::new(), ..arguments.clone() };
-        let raises = arguments.memlock.is_some();
-        stage == "createRuntime" && raises && rest == HookArguments::default()
-    })
+    let Some(("createRuntime", mut arguments)) = HookArguments::from_command(&hook.args) else {
+        return false;
+    };
+    arguments.expect.clear();
+    arguments.memlock.take().is_some() && arguments == HookArguments::default()
 }
 
 fn to_container_nodes(

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::OciConfig;
 use onload_core::container_id::ContainerId;
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 use onload_sys::fs::atomic::TempFile;
 use onload_sys::fs::attributes;
 use onload_sys::fs::regular::read_sized;
@@ -31,8 +30,7 @@ pub(crate) struct OciConfigFile {
 impl OciConfigFile {
     pub(crate) fn open(bundle: &Path, config: Option<&Path>) -> Result<Self> {
         let path = config_path(bundle, config);
-        let opened = OciConfigFile::open_at(&path);
-        opened.with_context(|| read_context(&path))?.check_regular()
+        OciConfigFile::open_at(&path).with_context(|| read_context(&path))?.check_regular()
     }
 
     /// As [`OciConfigFile::open`]; `None` if there is no file.
@@ -94,9 +92,9 @@ impl OciConfigFile {
             return Err(failed.error).context(sentence);
         }
         temporary.write(bytes).with_context(replacing)?;
-        // The file is synchronised, since some file systems otherwise leave an empty one after a power loss, and a bundle
-        // that a user starts with `run -b` is not written again. The directory is not: the next start then finds the
-        // old file or the new one, and both are complete.
+        // Without synchronising the file, some file systems leave it empty after a power loss, and a bundle that a user
+        // starts with `run -b` would stay broken. The directory needs none: the next start finds either the old file or
+        // the new one, and both are complete.
         temporary.commit_without_dir_sync().with_context(replacing)
     }
 

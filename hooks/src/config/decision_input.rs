@@ -6,8 +6,7 @@ use std::sync::Arc;
 use onload_cdi::json::RawError;
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::request::{Request, is_sandbox};
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, error};
 
 use super::scan::{MAX_BYTES, ScanResult, ScanScope};
 use crate::decide::subject::CONFIG_JSON;

@@ -8,32 +8,29 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use onload_cdi::oci::{self, HostNode, NodeLookup};
-use onload_cdi::oci::{CapabilitySet, Cpuset, HugepageLimit, OciConfig, OciConfigError, Rlimit};
+use onload_cdi::oci::{
+    self, CapabilitySet, Cpuset, HostNode, HugepageLimit, NodeLookup, OciConfig, OciConfigError,
+    Rlimit,
+};
 use onload_cdi::{ContainerEdits, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
 use onload_core::policy::HostRootAccess;
 use onload_core::request::{self, Origin, Request};
-use onload_core::token::Token;
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 
 use super::decision_input::DecisionInput;
 use super::net_devices;
 use super::scan::{self, ScanScope};
 use crate::decide::cpu_placement::CpuPlacement;
-use crate::decide::cpuset;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::pools::{PoolChoice, Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
 use crate::decide::report::ContainerReport;
 use crate::decide::root_access::{self, CAP_SETUID};
-use crate::decide::subject::CONFIG_JSON;
-use crate::decide::subject::{ContainerRef, DecisionSubject, TicketUse};
-use crate::decide::variable;
+use crate::decide::subject::{CONFIG_JSON, ContainerRef, DecisionSubject, TicketUse};
 use crate::decide::verified_node::VerifiedNode;
-use crate::decide::{self, Decision};
+use crate::decide::{self, Decision, cpuset, variable};
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{HostFile, PreloadContext, PreloadEdits};
 use crate::image::{self, rdma_libraries};
@@ -83,8 +80,9 @@ pub(crate) fn apply_request(
 ) -> Result<FilterOutcome> {
     let settings = host.settings()?;
     let task = variable::task_dir(&input.config);
-    let find_ticket = |id: &Token| pools.ticket(id, container, task.as_deref());
-    let variable_request = variable::read(&input.variables, &settings, &find_ticket)?;
+    let variable_request = variable::read(&input.variables, &settings, &|id| {
+        pools.ticket(id, container, task.as_deref())
+    })?;
     let mut request = input.request.clone();
     request.add_missing(variable_request.request)?;
     let outcome = FilterOutcome {
@@ -221,8 +219,7 @@ impl Filter<'_> {
         self.add_rdma_libraries(&mut edits, config, &decision.rdma, root)?;
         self.apply_preload(&mut edits, config, decision.preload, root)?;
         leave_own_settings(&mut edits, config).context(CONFIG_JSON)?;
-        let nodes = decision.devices.iter();
-        edits.device_nodes = nodes.map(|device| device.node.clone()).collect();
+        edits.device_nodes = decision.devices.iter().map(|device| device.node.clone()).collect();
         check_targets(&edits, config, root).with_context(|| decision.keys)?;
         self.explain(&edits);
         Ok((edits, decision.devices))
@@ -230,9 +227,11 @@ impl Filter<'_> {
 
     /// hugetlbfs has no FS_USERNS_MOUNT (fs/hugetlbfs/inode.c), and runtimes mount it from within the container's namespaces.
     fn refuse_hugetlbfs(&self, config: &OciConfig, decision: &Decision) -> Result<()> {
-        let edits = decision.by_class.iter();
-        let mut mounts = edits.flat_map(|(_, edits)| &edits.mounts);
-        let has_hugetlbfs = mounts.any(|mount| mount.type_.as_deref() == Some("hugetlbfs"));
+        let has_hugetlbfs = decision
+            .by_class
+            .iter()
+            .flat_map(|(_, edits)| &edits.mounts)
+            .any(|mount| mount.type_.as_deref() == Some("hugetlbfs"));
         if !has_hugetlbfs {
             return Ok(());
         }
@@ -299,10 +298,8 @@ impl Filter<'_> {
         if let Some(why) = misfit {
             let what = format!("{} may not work", devices.join(", "));
             let warning = self.settings.refuse_or_warn(&what, &why, rdma_libraries::REMEDY);
-            self.outcome
-                .report
-                .warnings
-                .push(warning.with_context(|| self.request_keys(&[Class::Rdma]))?);
+            let warning = warning.with_context(|| self.request_keys(&[Class::Rdma]))?;
+            self.outcome.report.warnings.push(warning);
         }
         self.outcome.report.reasons.extend(library_choice.reasons);
         Ok(())
@@ -311,12 +308,11 @@ impl Filter<'_> {
     fn explain(&mut self, edits: &ContainerEdits) {
         let class_reasons = self.request.devices.iter().map(|(class, entry)| {
             let names: Vec<String> = entry.value.iter().map(ToString::to_string).collect();
-            let names = names.join(", ");
-            let key = describe_origin(&entry.origin);
-            match entry.origin {
-                Origin::Bundle(_) => format!("{key}: the bundle has {class} {names}"),
-                _ => format!("{key}: class {class} is allowed and provides {names}"),
-            }
+            let source = match entry.origin {
+                Origin::Bundle(_) => format!("the bundle has {class}"),
+                _ => format!("class {class} is allowed and provides"),
+            };
+            format!("{}: {source} {}", describe_origin(&entry.origin), names.join(", "))
         });
         self.outcome.report.reasons.splice(0..0, class_reasons);
         let reasons = &mut self.outcome.report.reasons;
@@ -368,9 +364,9 @@ impl Filter<'_> {
                 u64::MAX => "unlimited".to_owned(),
                 bytes => format!("{bytes} bytes"),
             };
-            let mut classes = Class::PINNING.iter();
-            let entry = classes.find_map(|class| self.request.devices.get(class));
-            let origin = entry
+            let origin = Class::PINNING
+                .iter()
+                .find_map(|class| self.request.devices.get(class))
                 .map(|entry| format!("{}: ", describe_origin(&entry.origin)))
                 .unwrap_or_default();
             self.outcome.report.reasons.push(format!("{origin}{NAME} is {set}"));
@@ -391,10 +387,8 @@ impl Filter<'_> {
             &[Bounding, Effective, Permitted, Inheritable, Ambient]
         };
         config.add_capability(sets, CAP_IPC_LOCK)?;
-        self.outcome
-            .report
-            .reasons
-            .push(format!("{}: {CAP_IPC_LOCK}", describe_origin(&entry.origin)));
+        let reason = format!("{}: {CAP_IPC_LOCK}", describe_origin(&entry.origin));
+        self.outcome.report.reasons.push(reason);
         Ok(())
     }
 
@@ -448,8 +442,7 @@ impl Filter<'_> {
     }
 
     fn request_keys(&self, classes: &[Class]) -> String {
-        let mut classes = classes.iter();
-        match classes.find_map(|class| self.request.devices.get(class)) {
+        match classes.iter().find_map(|class| self.request.devices.get(class)) {
             Some(entry) => entry.origin.to_string(),
             None => decide::format_keys(&self.request),
         }

@@ -9,8 +9,7 @@ use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::netdev::new_name::NewInterfaceName;
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 use onload_sys::netlink::link::Link;
 use onload_sys::text::Quoted;
 

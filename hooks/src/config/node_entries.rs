@@ -89,8 +89,7 @@ impl ListedNodes {
 
 /// The rest of the path below the directory, if the directory is absolute.
 fn strip_directory<'a>(path: &'a str, directory: &Path) -> Option<&'a Path> {
-    let rest = Path::new(path).strip_prefix(directory).ok();
-    rest.filter(|_| directory.is_absolute())
+    Path::new(path).strip_prefix(directory).ok().filter(|_| directory.is_absolute())
 }
 
 /// Collects the entries for requested nodes of a configuration, or of its `linux` object.

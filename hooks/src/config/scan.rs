@@ -81,22 +81,20 @@ fn has_net_devices_key(json: &[u8]) -> bool {
     memchr2_iter(b'v', b'V', json).any(is_key)
 }
 
-fn any_backslash(json: &[u8], is_it: impl FnMut(usize) -> bool) -> bool {
+fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
+    let is_ours = |backslash: usize| {
+        decode_escape(json, backslash).is_some_and(|letter| {
+            DOMAIN.contains(letter)
+                || letter == LONG_S
+                || NET_DEVICES.contains(letter.to_ascii_lowercase())
+                || with_variable && VARIABLE.contains(letter)
+        })
+    };
     #[cfg(target_arch = "x86_64")]
     if let Some(finder) = sse2::memchr::One::new(b'\\') {
-        return finder.iter(json).any(is_it);
+        return finder.iter(json).any(is_ours);
     }
-    memchr_iter(b'\\', json).any(is_it)
-}
-
-fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
-    let is_ours = |letter: char| {
-        DOMAIN.contains(letter)
-            || letter == LONG_S
-            || NET_DEVICES.contains(letter.to_ascii_lowercase())
-            || with_variable && VARIABLE.contains(letter)
-    };
-    any_backslash(json, |index| decode_escape(json, index).is_some_and(is_ours))
+    memchr_iter(b'\\', json).any(is_ours)
 }
 
 /// The character of an escape `\uXXXX`.

@@ -4,8 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use onload_core::container_id::ContainerId;
-use onload_sys::error::Result;
-use onload_sys::{bail, error};
+use onload_sys::error::{Result, bail, error};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

@@ -5,8 +5,7 @@ use onload_core::class::Class;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::request::{DeviceValue, Request};
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 use onload_sys::text::Quoted;
 
 /// Puts the addresses of a request, whose pools are replaced by members, into the hooks that move the
@@ -25,20 +24,19 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request) -> Result<()> {
             continue;
         };
         let interface = interface_argument.name.clone();
-        let mut leased = arguments.lease.iter();
-        let device = leased.find(|device| device.class == Class::Netdev);
-        let is_for = |value: &&DeviceValue<InterfaceAddress>| {
-            device.is_some_and(|device| device.name.as_str() == value.name)
+        let Some(device) = arguments.lease.iter().find(|device| device.class == Class::Netdev)
+        else {
+            continue;
         };
         let own_values: Vec<&DeviceValue<InterfaceAddress>> =
-            entry.value.iter().filter(is_for).collect();
+            entry.value.iter().filter(|value| value.name == device.name.as_str()).collect();
         if own_values.is_empty() {
             continue;
         }
-        let address_arguments = own_values
+        arguments.address = own_values
             .iter()
-            .map(|value| InterfaceValue { interface: interface.clone(), value: value.value });
-        arguments.address = address_arguments.collect();
+            .map(|value| InterfaceValue { interface: interface.clone(), value: value.value })
+            .collect();
         arguments.replace_in(&mut hook.args);
         set.extend(own_values);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use onload_core::bundle::{Bundle, Cpus, Mems};
 use onload_core::class::Class;
-use onload_core::expectation::{Expectation, ExpectedDevice};
+use onload_core::expectation::ExpectedDevice;
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{ExpandedBundle, Origin, Request};
@@ -57,9 +57,9 @@ fn numa_nodes(
     let mut nodes = BTreeSet::new();
     for (class, device_refs) in &bundle.devices {
         for device_ref in device_refs {
-            let names = resolve_names(*class, &device_ref.name, members_by_pool, specs);
-            let names = names.iter();
-            nodes.extend(names.filter_map(|name| sysfs.numa_node(*class, name)));
+            for name in resolve_names(*class, &device_ref.name, members_by_pool, specs) {
+                nodes.extend(sysfs.numa_node(*class, &name));
+            }
         }
     }
     nodes
@@ -90,21 +90,28 @@ fn nearest_rdma_names(name: &str, specs: &OnloadSpecs) -> Vec<String> {
     let Some(resolved) = specs.find(Class::Rdma, name) else {
         return Vec::new();
     };
-    let hooks = resolved.device.container_edits.hooks.iter();
-    let arguments = hooks.filter_map(|hook| HookArguments::from_command(&hook.args));
-    arguments.flat_map(|(_, arguments)| rdma_in_arguments(&arguments)).collect()
+    resolved
+        .device
+        .container_edits
+        .hooks
+        .iter()
+        .filter_map(|hook| HookArguments::from_command(&hook.args))
+        .flat_map(|(_, arguments)| rdma_in_arguments(&arguments))
+        .collect()
 }
 
 /// The RDMA devices whose nodes a hook expects, or that it moves, by the kernel's names.
 pub(crate) fn rdma_in_arguments(arguments: &HookArguments) -> Vec<String> {
-    let verbs = arguments.expect.iter();
-    let verbs = verbs.filter(|expect| expect.node_name().starts_with("uverbs"));
-    let expected = verbs.filter_map(|Expectation { device, .. }| match device {
-        ExpectedDevice::Rdma { ibdev, .. } => Some(ibdev.clone()),
-        _ => None,
-    });
-    let moving = arguments.rdma_netns.iter().map(|rdma| rdma.ibdev.clone());
-    expected.chain(moving).collect()
+    let mut names = Vec::new();
+    for expect in &arguments.expect {
+        if let ExpectedDevice::Rdma { ibdev, .. } = &expect.device
+            && expect.node_name().starts_with("uverbs")
+        {
+            names.push(ibdev.clone());
+        }
+    }
+    names.extend(arguments.rdma_netns.iter().map(|rdma| rdma.ibdev.clone()));
+    names
 }
 
 #[cfg(test)]

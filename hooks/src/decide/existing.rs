@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, deduplicate};
+use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount, deduplicate};
 use onload_core::hook_arguments::HookArguments;
 
 use super::verified_node::VerifiedNode;
@@ -23,13 +23,15 @@ pub(super) fn drop_existing_edits(
     edits.hooks.retain(|hook| !is_check_only(hook));
     let before = edits.mounts.len() + edits.hooks.len() + devices.len();
     devices.retain(|_| held.next() != Some(true));
-    edits.mounts.retain(|mount| {
-        !config.mounts().iter().any(|held| {
-            held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
-        })
-    });
+    edits.mounts.retain(|mount| !has_mount(config, mount));
     drop_held_hooks(&mut edits.hooks, config)?;
     Ok(edits.mounts.len() + edits.hooks.len() + devices.len() < before)
+}
+
+pub(crate) fn has_mount(config: &OciConfig, mount: &Mount) -> bool {
+    config.mounts().iter().any(|held| {
+        held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
+    })
 }
 
 pub(crate) fn drop_held_hooks(

@@ -6,6 +6,7 @@
 //! from the list and the variable, and looked up among the GPUs of the host.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
 use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
@@ -106,7 +107,11 @@ impl ContainerGpus {
             .map(|gpu| gpu.address)
             .collect();
         let mut partitions = BTreeSet::new();
-        for node in drm.into_iter().filter_map(|minor| sysfs.find_character_device(DRM, minor)) {
+        for minor in drm {
+            let Ok(node) = fs::canonicalize(sysfs.root().join(format!("dev/char/{DRM}:{minor}")))
+            else {
+                continue;
+            };
             match pci_function(&node) {
                 Some(function) => drop(listed.insert(function)),
                 None => partitions.extend(partition_minor(&node)),

@@ -9,10 +9,8 @@ use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, HookConfig, LogConfig, OnIncompatible};
 use onload_core::onload::PRELOAD_FILE;
 use onload_lease::drain::DrainList;
-use onload_sys::bail;
 use onload_sys::elf::{self, ElfSummary};
-use onload_sys::error;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::fs::open::may_exist;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::netlink::link::{self, Link};
@@ -162,12 +160,10 @@ impl LocalHost {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    #[must_use]
     pub(crate) fn is_initial_namespace(&self) -> bool {
         self.is_initial_namespace
     }
 
-    #[must_use]
     pub(crate) fn trusted(&self) -> &TrustedTree {
         &self.trusted
     }
@@ -195,13 +191,11 @@ impl LocalHost {
         }
     }
 
-    #[must_use]
     pub(crate) fn config_path(&self) -> &Path {
         &self.config
     }
 
     /// Returns the settings of the log, or the default if the configuration cannot be read.
-    #[must_use]
     pub(crate) fn log(&self) -> LogConfig {
         if let Some(settings) = self.settings.get() {
             return settings.log.clone();
@@ -295,7 +289,6 @@ impl HostView for LocalHost {
 }
 
 /// Returns whether this process is the host's root, the only user that may write the operator's files.
-#[must_use]
 pub(crate) fn is_root() -> bool {
     geteuid().is_root() && is_initial_namespace()
 }

@@ -1,7 +1,7 @@
-//! In which directories of an image the libraries appear. A specification names each library for every
-//! directory that a loader searches, Debian's multiarch one and Red Hat's /usr/lib64, since it is
-//! written for any image. Here the image is known: a directory that it lacks is not made for a library
-//! that it gets in one that it has.
+//! The directories of an image in which the host's libraries appear. A specification is written for any
+//! image, so it mounts each library in every directory that a loader searches: Debian's multiarch
+//! directory and Red Hat's /usr/lib64. Here the image is known: if it has one of them, the other is not
+//! created.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -34,8 +34,8 @@ pub(super) fn leave_absent(mounts: &mut Vec<Mount>, lacks: &dyn Fn(&Path) -> boo
     });
 }
 
-/// Whether the image has neither the directory nor the one of that name outside /usr: where /lib is no
-/// link to usr/lib the libraries are there, and the loader searches both.
+/// Returns whether the image lacks a directory, also outside /usr: if /lib is not a link to usr/lib, an
+/// image may have its libraries in /lib, and the loader searches both.
 fn is_absent(dir: &Path, lacks: &dyn Fn(&Path) -> bool) -> bool {
     let outside = dir.strip_prefix("/usr").map(|rest| Path::new("/").join(rest));
     lacks(dir) && outside.is_ok_and(|outside| lacks(&outside))

@@ -1,5 +1,5 @@
-//! What one container gets. This is decided once, from the container's configuration, the
-//! operator's policy and the host's specifications. The appliers only carry the decision out.
+//! Decides what one container gets, once, from the container's configuration, the operator's policy
+//! and the host's specifications. The appliers only carry the decision out.
 
 mod addresses;
 pub(crate) mod cpu_placement;
@@ -30,8 +30,7 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, Policy};
 use onload_core::request::{Origin, Origins, Request};
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, error};
 use onload_sys::text::{Quoted, ShortList};
 
 use cpu_placement::CpuPlacement;
@@ -39,12 +38,11 @@ use host_view::{HookSettings, HostView};
 use pools::{PoolChoice, Pools};
 use preload_choice::PreloadChoice;
 use specs::OnloadSpecs;
-use subject::CONFIG_JSON;
-use subject::DecisionSubject;
+use subject::{CONFIG_JSON, DecisionSubject};
 use sysfs::Sysfs;
 use verified_node::VerifiedNode;
 
-/// What one container gets.
+/// The devices and settings that one container gets.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     /// The place of the request for devices, for messages.
@@ -56,8 +54,8 @@ pub(crate) struct Decision {
     pub devices: Vec<VerifiedNode>,
     /// The kernel's names of its RDMA devices.
     pub rdma: Vec<String>,
-    /// The devices' qualified names, if an engine that resolves them would give exactly `by_class`: no
-    /// pool stands for others, and the configuration contains nothing of it yet.
+    /// The devices' qualified names, if an engine that resolves them would add exactly `by_class`: the
+    /// request names no pool, and the configuration contains none of the edits.
     pub names: Option<Vec<String>>,
     pub granted: String,
     pub preload: PreloadChoice,
@@ -153,17 +151,19 @@ pub(crate) fn decide_without_policy(
 
 /// The RDMA devices whose nodes the edits give, or that they move.
 fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
-    let of_rdma = by_class.iter().filter(|(class, _)| *class == Class::Rdma);
     let mut names = Vec::new();
-    for (_, edits) in of_rdma {
-        let verbs = edits
-            .device_nodes
-            .iter()
-            .filter_map(|node| node.source().rsplit('/').next())
-            .filter(|name| name.starts_with("uverbs"));
-        names.extend(verbs.filter_map(|name| sysfs.ibdev_of(name)));
-        let moving = edits.hooks.iter().filter_map(|hook| HookArguments::from_command(&hook.args));
-        names.extend(moving.flat_map(|(_, arguments)| arguments.rdma_netns).map(|rdma| rdma.ibdev));
+    for (_, edits) in by_class.iter().filter(|(class, _)| *class == Class::Rdma) {
+        for node in &edits.device_nodes {
+            let name = node.source().rsplit('/').next().unwrap_or_default();
+            if name.starts_with("uverbs") {
+                names.extend(sysfs.ibdev_of(name));
+            }
+        }
+        for hook in &edits.hooks {
+            if let Some((_, arguments)) = HookArguments::from_command(&hook.args) {
+                names.extend(arguments.rdma_netns.into_iter().map(|rdma| rdma.ibdev));
+            }
+        }
     }
     deduplicate(names)
 }
@@ -175,9 +175,8 @@ pub(crate) fn is_onload_setting(name: &str) -> bool {
 
 /// Returns the place of a request for devices, for messages.
 pub(crate) fn format_keys(request: &Request) -> String {
-    let entries = request.devices.values();
     let mut origins: Vec<&Origin> = Vec::new();
-    for origin in entries.map(|entry| entry.origin.outermost()) {
+    for origin in request.devices.values().map(|entry| entry.origin.outermost()) {
         // A bundle requests all classes in one place.
         if !origins.contains(&origin) {
             origins.push(origin);

@@ -10,9 +10,7 @@ use onload_cdi::oci::{HostNode, NodeKind, NodeLookup};
 use onload_core::class::Class;
 use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail, error};
 
 use super::specs::{OnloadSpecs, SpecEntry, expectations};
 use super::sysfs::{DeviceNumber, Remedies, Sysfs, is_rdma_node};
@@ -39,8 +37,7 @@ pub(super) fn check(
     let mut nodes = FoundNodes::default();
     for entry in entries {
         let check = NodeCheck { entry, specs, host, sysfs };
-        let checked = check.check_entry(&mut nodes);
-        checked.with_context(|| entry.origin.to_string())?;
+        check.check_entry(&mut nodes).with_context(|| entry.origin.to_string())?;
     }
     Ok(nodes)
 }

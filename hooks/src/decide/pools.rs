@@ -15,22 +15,18 @@ use onload_core::device_id::DeviceId;
 use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::nearness::Nearness;
-use onload_core::pool::Numa;
-use onload_core::pool::Pool;
+use onload_core::pool::{Numa, Pool};
 use onload_core::request::{DeviceRef, DeviceValue, Origin, Request};
 use onload_core::token::Token;
 use onload_lease::MemberRequest;
 use onload_lease::tickets::Ticket;
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail, error};
 use onload_sys::text::Quoted;
 
 use super::gpus::ContainerGpus;
 use super::host_view::{HookSettings, HostView};
 use super::specs::{OnloadSpecs, expectations};
-use super::subject::CONFIG_JSON;
-use super::subject::{ContainerRef, DecisionSubject};
+use super::subject::{CONFIG_JSON, ContainerRef, DecisionSubject};
 
 /// The devices that a container requests of pools and by tickets.
 #[derive(Clone, Debug)]
@@ -91,28 +87,6 @@ pub trait Pools {
         container: ContainerRef<'_>,
         task: Option<&Path>,
     ) -> Result<Ticket>;
-}
-
-/// Pools of which devices are already reserved for the container, for a decision that is made again
-/// because another container was faster.
-pub struct ReservedPools<'a> {
-    pub reservation: &'a Reservation,
-    pub pools: &'a dyn Pools,
-}
-
-impl Pools for ReservedPools<'_> {
-    fn choose(&self, _: &PoolRequest) -> Result<Reservation> {
-        Ok(self.reservation.clone())
-    }
-
-    fn ticket(
-        &self,
-        id: &Token,
-        container: ContainerRef<'_>,
-        task: Option<&Path>,
-    ) -> Result<Ticket> {
-        self.pools.ticket(id, container, task)
-    }
 }
 
 /// Devices, each with the token of its reservation.
@@ -211,19 +185,16 @@ fn choose_members(
 /// The devices that the container's tickets give it for itself, as far as its request names them still. A device
 /// without a specification is rejected later.
 fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
-    let is_requested = |device: &DeviceId| {
-        let entry = subject.request.devices.get(&device.class);
-        entry.is_some_and(|entry| {
-            let mut names = entry.value.iter().map(|device_ref| device_ref.name.as_str());
-            matches!(entry.origin, Origin::Ticket(_))
-                && names.any(|name| name == device.name.as_str())
-        })
-    };
     let mut ticket_devices = ReservedMembers::new();
     for ticket in subject.tickets {
         for device in &ticket.exclusive {
-            if is_requested(device)
-                && specs.find(device.class, device.name.as_str()).is_some()
+            let name = device.name.as_str();
+            let is_requested = subject.request.devices.get(&device.class).is_some_and(|entry| {
+                matches!(entry.origin, Origin::Ticket(_))
+                    && entry.value.iter().any(|device_ref| device_ref.name == name)
+            });
+            if is_requested
+                && specs.find(device.class, name).is_some()
                 && !ticket_devices.iter().any(|(known, _)| known == device)
             {
                 ticket_devices.push((device.clone(), ticket.id.clone()));
@@ -244,10 +215,8 @@ fn lease_hook(settings: &HookSettings) -> Hook {
 }
 
 fn is_in_specs(request: &Request, specs: &OnloadSpecs) -> bool {
-    let mut entries = request.devices.iter();
-    entries.all(|(class, entry)| {
-        let mut names = entry.value.iter();
-        names.all(|device_ref| specs.find(*class, &device_ref.name).is_some())
+    request.devices.iter().all(|(class, entry)| {
+        entry.value.iter().all(|device_ref| specs.find(*class, &device_ref.name).is_some())
     })
 }
 
@@ -355,12 +324,10 @@ fn find_held_members(
     let mut members = Vec::new();
     for device_request in device_requests {
         for _ in 0..device_request.count {
-            let is_member = |(device, _): &(DeviceId, Token)| {
-                let mut members = device_request.pool.members.iter();
+            let Some(index) = granted.iter().position(|(device, _)| {
                 device.class == device_request.class
-                    && members.any(|member| member.name == device.name)
-            };
-            let Some(index) = granted.iter().position(is_member) else {
+                    && device_request.pool.members.iter().any(|member| member.name == device.name)
+            }) else {
                 return Ok(None);
             };
             members.push(granted.swap_remove(index));
@@ -386,11 +353,11 @@ fn replace_pools<'a>(
     for (class, entry) in &mut request.devices {
         let mut names: Vec<DeviceRef> = Vec::new();
         for device_ref in std::mem::take(&mut entry.value) {
-            let is_same_pool = |device_request: &&MemberRequest| {
-                device_request.class == *class && device_request.name.as_str() == device_ref.name
-            };
             let pool = device_ref.name.clone();
-            let add: Vec<DeviceRef> = match device_requests.iter().find(is_same_pool) {
+            let device_request = device_requests.iter().find(|device_request| {
+                device_request.class == *class && device_request.name.as_str() == pool
+            });
+            let add: Vec<DeviceRef> = match device_request {
                 Some(device_request) => members
                     .by_ref()
                     .take(usize::try_from(device_request.count).unwrap_or(usize::MAX))
@@ -424,10 +391,12 @@ fn redirect_to_members<T>(
     classes: &[Class],
 ) {
     for value in values {
-        let mut members = classes.iter();
-        let members = members.find_map(|class| members_by_pool.get(&(*class, value.name.clone())));
         let index = usize::try_from(value.member).unwrap_or(usize::MAX);
-        if let Some(member) = members.and_then(|members| members.get(index.checked_sub(1)?)) {
+        let member = classes
+            .iter()
+            .find_map(|class| members_by_pool.get(&(*class, value.name.clone())))
+            .and_then(|members| members.get(index.checked_sub(1)?));
+        if let Some(member) = member {
             (value.name, value.member) = (member.clone(), 1);
         }
     }

@@ -29,9 +29,11 @@ pub(crate) struct PreloadChoice {
 impl PreloadChoice {
     pub(super) fn take_from(edits: &mut ContainerEdits, request: &Request, keys: &str) -> Self {
         let libraries = remove_ld_preload(edits);
-        let mut mounts = edits.mounts.iter();
-        let at = mounts.position(|mount| mount.container_path == LD_SO_PRELOAD);
-        let mount = at.map(|at| edits.mounts.remove(at));
+        let mount = edits
+            .mounts
+            .iter()
+            .position(|mount| mount.container_path == LD_SO_PRELOAD)
+            .map(|index| edits.mounts.remove(index));
         let entry = request.preload.as_ref();
         let mode = match entry {
             Some(entry) => entry.value,

@@ -7,7 +7,7 @@ use onload_core::request::Request;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerReport {
     pub warnings: Vec<String>,
-    /// The granted devices; empty if there are none.
+    /// The granted devices on one line, or an empty text.
     pub granted: String,
     /// Why, step by step.
     pub reasons: Vec<String>,
@@ -15,7 +15,6 @@ pub struct ContainerReport {
 }
 
 impl ContainerReport {
-    #[must_use]
     pub(crate) fn from_warnings(warnings: Vec<String>, log: LogConfig) -> ContainerReport {
         ContainerReport { warnings, log, ..ContainerReport::default() }
     }
@@ -23,7 +22,6 @@ impl ContainerReport {
 
 /// Formats a request on one line: `nic=all rdma=mlx5_0,mlx5_1 ipc-lock`, behind `bundle=NAME` where it came by that.
 /// Names of devices need no quotes.
-#[must_use]
 pub(crate) fn describe_request(request: &Request) -> String {
     let mut words = Vec::new();
     for bundle in request.bundles.iter().flat_map(|entry| &entry.value) {

@@ -31,9 +31,9 @@ const ROOT_CAPABILITIES: [&str; 7] = [
     "CAP_DAC_READ_SEARCH",
 ];
 
-/// The sets from which a program can get a capability under no-new-privileges. File capabilities are limited to those
-/// that its process was permitted before (security/commoncap.c, `cap_bprm_creds_from_file`), so the bounding set grants
-/// nothing by itself.
+/// The sets from which a program can get a capability under no-new-privileges. The bounding set is not among them: a
+/// file's capabilities add nothing to the permitted set of the process (security/commoncap.c,
+/// `cap_bprm_creds_from_file`).
 const SOURCE_SETS: [CapabilitySet; 4] = [
     CapabilitySet::Permitted,
     CapabilitySet::Effective,

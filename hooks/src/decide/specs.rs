@@ -13,8 +13,7 @@ use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{DeviceRef, Origin, Request};
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, error};
 use onload_sys::fs::trust::{TrustError, TrustedTree};
 use onload_sys::text::{ErrorChain, Quoted, ShortList};
 use serde::Deserialize;
@@ -78,7 +77,6 @@ impl OnloadSpecs {
         Ok(entries)
     }
 
-    #[must_use]
     pub(crate) fn find(&self, class: Class, name: &str) -> Option<ResolvedDevice<'_>> {
         self.registry.device(&qualified_name(class, name).ok()?)
     }
@@ -96,7 +94,6 @@ impl OnloadSpecs {
     }
 
     /// Returns the names of the devices of a class, without pools and names for several devices or none.
-    #[must_use]
     pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
         self.devices_of_class(class)
             .filter(|resolved| resolved.device.annotations.is_empty())
@@ -106,7 +103,6 @@ impl OnloadSpecs {
     }
 
     /// Returns the devices of a class that contain a node, without names for other devices.
-    #[must_use]
     pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
         self.devices_of_class(class)
             .filter(|resolved| {
@@ -192,7 +188,6 @@ pub struct SpecEntry<'a> {
 }
 
 /// Returns the expectations that the entry passes to the hook.
-#[must_use]
 pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
     let mut expectations = Vec::new();
     let shared = &resolved.spec.container_edits.hooks;
@@ -200,7 +195,7 @@ pub(crate) fn expectations(resolved: &ResolvedDevice<'_>) -> Vec<Expectation> {
         let [_, stage, rest @ ..] = hook.args.as_slice() else {
             continue;
         };
-        // Another program's hook cannot be parsed, and has no expectations about our nodes.
+        // The hook of another program does not parse, and expects nothing of our nodes.
         if (stage == "createRuntime" || stage == "prestart")
             && let Ok(arguments) = HookArguments::parse(rest)
         {

@@ -13,7 +13,7 @@ pub(crate) const CONFIG_JSON: &str = "config.json";
 
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerRef<'a> {
-    /// The directory that `root.path` is relative to; empty if the engine has not created it yet.
+    /// The directory that `root.path` is relative to, or an empty path if the engine has not created it.
     pub bundle: &'a Path,
     /// `None` if the entry point does not know it.
     pub id: Option<&'a ContainerId>,

@@ -15,9 +15,8 @@ use onload_core::class::Class;
 use onload_core::expectation::{DriverNode, Expectation, ExpectedDevice, NumberSource};
 use onload_core::kfd;
 use onload_core::rdma_companion::CompanionNode;
-use onload_sys::bail;
 pub use onload_sys::device_number::DeviceNumber;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 use onload_sys::pci::PciAddress;
 use rustix::fs::{FileType, Stat, major, minor};
 
@@ -78,17 +77,14 @@ impl Sysfs {
         checked.with_context(|| expect.to_string())
     }
 
-    #[must_use]
     pub(crate) fn text(&self, path: &Path) -> Option<String> {
         let mut text = String::new();
-        let file = fs::File::open(self.root.join(path)).ok()?;
-        file.take(MAX_LIST).read_to_string(&mut text).ok()?;
+        fs::File::open(self.root.join(path)).ok()?.take(MAX_LIST).read_to_string(&mut text).ok()?;
         Some(text)
     }
 
     /// The NUMA node that a device is on; `None` where the kernel names none
     /// (Documentation/ABI/testing/sysfs-bus-pci, `numa_node`).
-    #[must_use]
     pub(crate) fn numa_node(&self, class: Class, name: &str) -> Option<u32> {
         let function = match class {
             _ if !class.can_be_on_function() => None,
@@ -106,16 +102,8 @@ impl Sysfs {
     }
 
     /// A path of the tree at /proc.
-    #[must_use]
     pub(crate) fn proc(&self, path: &str) -> PathBuf {
         self.root.with_file_name("proc").join(path)
-    }
-
-    /// The directory of the character device with these numbers.
-    #[must_use]
-    pub(crate) fn find_character_device(&self, major: i64, minor: i64) -> Option<PathBuf> {
-        let device = self.root.join(format!("dev/char/{major}:{minor}"));
-        fs::canonicalize(device).ok()
     }
 
     /// The functions of AMD's GPUs and their partitions, by the minors of their render nodes.
@@ -133,7 +121,6 @@ impl Sysfs {
     }
 
     /// The RDMA device that a verbs, MAD or issm node belongs to now.
-    #[must_use]
     pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
         if let Some((_, ibdev)) = CompanionNode::find_by_node(node_name) {
             return Some(ibdev);
@@ -146,17 +133,14 @@ impl Sysfs {
     fn rdma_node(&self, name: &str) -> Option<PathBuf> {
         let classes = rdma_classes(name);
         let mut directories = classes.iter().map(|class| self.class(class).join(name));
-        let present = directories.clone().find(|directory| directory.exists());
-        present.or_else(|| directories.next())
+        directories.clone().find(|directory| directory.exists()).or_else(|| directories.next())
     }
 
-    #[must_use]
     pub(crate) fn function_of(&self, ibdev: &str) -> Option<PciAddress> {
         let device = self.class("infiniband").join(ibdev);
         pci_function(&fs::canonicalize(device).ok()?)
     }
 
-    #[must_use]
     pub(crate) fn function_of_clock(&self, class: &str, name: &str) -> Option<PciAddress> {
         self.clock_function(class, name).ok().flatten()
     }
@@ -177,12 +161,6 @@ impl Sysfs {
         };
         let clock = self.class("ptp").join(source);
         Ok(read_if_present(&clock, function_above)?.flatten())
-    }
-
-    /// The number of a driver's first node; `None` while the driver is not loaded.
-    fn driver_number(&self, name: &str) -> Result<Option<DeviceNumber>> {
-        let devices = read_if_present(&self.proc("devices"), |path| fs::read_to_string(path))?;
-        Ok(devices.and_then(|devices| DeviceNumber::find_character_driver(&devices, name)))
     }
 
     fn class(&self, class: &str) -> PathBuf {
@@ -282,7 +260,10 @@ impl SysfsCheck<'_> {
                 let device = self.sysfs.class(class).join(node.name);
                 read_device_number(&device.join("dev"))?.or(reserved)
             }
-            NumberSource::ProcDevices => self.sysfs.driver_number(node.name)?,
+            NumberSource::ProcDevices => {
+                read_if_present(&self.sysfs.proc("devices"), |path| fs::read_to_string(path))?
+                    .and_then(|drivers| DeviceNumber::find_character_driver(&drivers, node.name))
+            }
         };
         self.compare(node.name, now)
     }

@@ -17,8 +17,7 @@ use onload_core::policy::format_allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::token::Token;
 use onload_lease::tickets::{Ticket, WORD};
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 
 use super::host_view::HookSettings;
 use super::subject::TicketUse;

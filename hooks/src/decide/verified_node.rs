@@ -1,10 +1,11 @@
 //! A device of a container: its node as the specification describes it and as this host has it now,
 //! and the access that the container gets.
 
+use std::str::FromStr;
+
 use onload_cdi::DeviceNode;
 use onload_cdi::oci::{DeviceRule, HostNode};
-use onload_sys::bail;
-use onload_sys::error::{Error, Result};
+use onload_sys::error::{Error, Result, bail, read_as_text, written_as_text};
 use serde::{Deserialize, Serialize};
 
 use super::sysfs::DeviceNumber;
@@ -13,6 +14,9 @@ use super::sysfs::DeviceNumber;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceAccess(u8);
+
+read_as_text!(DeviceAccess);
+written_as_text!(DeviceAccess);
 
 impl DeviceAccess {
     /// The bits of `BPF_DEVCG_ACC_…` (include/uapi/linux/bpf.h).
@@ -39,21 +43,15 @@ impl DeviceAccess {
     }
 }
 
-impl TryFrom<String> for DeviceAccess {
-    type Error = Error;
+impl FromStr for DeviceAccess {
+    type Err = Error;
 
-    fn try_from(text: String) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self> {
         if text.is_empty() || text.contains(|letter| !"rwm".contains(letter)) {
             bail!("{text:?} is not an access to a device; expected letters of \"rwm\"");
         }
         let letters = DeviceAccess::LETTERS.iter().filter(|(letter, _)| text.contains(*letter));
         Ok(DeviceAccess(letters.map(|(_, bit)| bit).sum()))
-    }
-}
-
-impl From<DeviceAccess> for String {
-    fn from(access: DeviceAccess) -> String {
-        access.to_string()
     }
 }
 
@@ -89,7 +87,7 @@ impl VerifiedNode {
     pub(crate) fn rule(&self) -> Result<CgroupRule> {
         let access = match self.node.permissions.as_deref() {
             None | Some("") => DeviceAccess::ALL,
-            Some(letters) => letters.to_owned().try_into()?,
+            Some(letters) => letters.parse()?,
         };
         Ok(CgroupRule { major: self.host_node.major, minor: self.host_node.minor, access })
     }
@@ -118,7 +116,7 @@ impl CgroupRule {
             let access = match (fields.next(), fields.next(), fields.next()) {
                 (Some("a"), ..) => Some(DeviceAccess::ALL),
                 (Some("c"), Some(number), Some(access)) if number == own_number => {
-                    access.to_owned().try_into().ok()
+                    access.parse().ok()
                 }
                 _ => None,
             };
@@ -143,8 +141,8 @@ impl CgroupRule {
             if !matches {
                 continue;
             }
-            let access = rule.access.clone().unwrap_or_default();
-            let access = DeviceAccess::try_from(access).unwrap_or(DeviceAccess::ALL).bits();
+            let access = rule.access.as_deref().unwrap_or_default();
+            let access = access.parse().unwrap_or(DeviceAccess::ALL).bits();
             if rule.allow {
                 granted |= access;
             } else {
@@ -160,7 +158,7 @@ mod tests {
     use super::*;
 
     fn access(text: &str) -> Result<DeviceAccess> {
-        DeviceAccess::try_from(text.to_owned())
+        text.parse()
     }
 
     fn rule(text: &str) -> CgroupRule {

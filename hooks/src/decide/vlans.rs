@@ -6,8 +6,7 @@ use onload_cdi::ContainerEdits;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::host_settings::Vlan;
 use onload_core::request::{DeviceValue, Request};
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::text::Quoted;
 
 /// Puts the VLANs of a request, whose pools are replaced by members, into the hooks that set up virtual functions. The
@@ -27,8 +26,7 @@ pub(super) fn set(edits: &mut ContainerEdits, request: &Request, file: &Path) ->
             else {
                 continue;
             };
-            let chosen = argument.vf.choose(vlan.value);
-            chosen.with_context(|| {
+            argument.vf.choose(vlan.value).with_context(|| {
                 let hint = "which \"vlans\" in the table vf of its pool or device says in";
                 format!("{}: {}, {hint} {file:?}", entry.origin, argument.device)
             })?;

@@ -12,8 +12,7 @@ use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 
 use super::wrapper::args;
 use crate::config::state::OciState;

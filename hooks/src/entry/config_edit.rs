@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use onload_cdi::json::RawObject;
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail};
 
 use crate::config::config_file::OciConfigFile;
 use crate::config::decision_input::{self, DecisionInput};
@@ -71,7 +70,8 @@ fn decide_and_reserve(
 ) -> Result<FilterOutcome> {
     let none = StandIns::default();
     let fetch = moves::fetch(&none);
-    let reserver = reserver.with_fetch(&fetch);
+    let mut reserver = reserver;
+    reserver.fetch = Some(&fetch);
     let (mut outcome, reservation) = reserver.decide_and_reserve(
         |pools| filter::apply_request(input, container, host, pools),
         |outcome| outcome.choice.take(),

@@ -13,10 +13,8 @@ use std::slice;
 
 use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
-use onload_sys::bail;
 use onload_sys::device_number::DeviceNumber;
-use onload_sys::error;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail, error};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Deserializer;
 
@@ -60,15 +58,11 @@ pub(crate) fn run(
     if rest.lease.is_empty() && rest.netdev.is_empty() {
         return apply_arguments(arguments, &moving, state, config, stand_ins);
     }
-    let container = ContainerInit {
-        id: &state.id,
-        bundle: &state.bundle,
-        init: state.pid.ok_or_else(init::no_pid_error)?,
-    };
+    let init = state.pid.ok_or_else(init::no_pid_error)?;
     let host = LocalHost::with_config(config)?;
-    let lease_arguments = slice::from_ref(&rest);
+    let container = ContainerInit { id: &state.id, bundle: &state.bundle, init, host: &host };
     let acquired =
-        moves::acquire(lease_arguments, &[], container, "createRuntime", &host, stand_ins)?;
+        moves::acquire(slice::from_ref(&rest), &[], container, "createRuntime", stand_ins)?;
     match apply_arguments(arguments, &moving, state, config, stand_ins) {
         Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
         Err(failed) => Err(acquired.withdraw(failed)),

@@ -78,7 +78,6 @@ fn format_json(json: &[u8]) -> String {
 
 /// Formats JSON with one value per line and every value spelled as before. Text that is not JSON is
 /// formatted in some way too.
-#[must_use]
 pub(crate) fn indent(json: &[u8]) -> String {
     let mut text = Vec::with_capacity(json.len() * 2);
     let mut depth = 0_usize;

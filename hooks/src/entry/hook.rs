@@ -4,22 +4,17 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, LogConfig, LogLevel};
 use onload_core::container_id::ContainerId;
-use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail};
 use onload_sys::text::Quoted;
 
-use super::caller;
 use super::config_edit::{self, StreamResult};
-use super::create_runtime;
 use super::log_file::{self, LogLine};
 use super::program::{FAILURE, SUCCESS, USAGE, print_line};
-use super::system_log;
+use super::{caller, create_runtime, system_log};
 use crate::config::config_file::podman_container_id;
 use crate::config::decision_input;
 use crate::config::scan::{self, ScanScope};
@@ -30,8 +25,7 @@ use crate::decide::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
 use crate::moves::{self, ExitedContainer, StandIns};
-use crate::record::lease;
-use crate::record::sweep;
+use crate::record::{lease, sweep};
 
 fn usage() -> String {
     format!(
@@ -67,7 +61,7 @@ pub fn main(args: &[OsString]) -> i32 {
     run(args, &StandIns::default())
 }
 
-/// Like [`main`], with stand-ins for the devices that move.
+/// Like [`main`], but accesses devices that move through `stand_ins`.
 #[must_use]
 pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
     let (config, command) = match parse(args.get(1..).unwrap_or_default()) {
@@ -237,17 +231,11 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
         return clean_up(&state, config, stand_ins);
     }
     let (token, id) = (arguments.token.as_ref(), &state.id);
-    let (rest, rdma) = moves::split(&arguments);
-    let (moving, other_devices): (Vec<DeviceId>, Vec<DeviceId>) =
-        rest.lease.iter().cloned().partition(|device| {
-            device.class == Class::Netdev
-                || rest.vf.iter().any(|argument| argument.device == *device)
-        });
-    // Each step runs even if another one fails.
-    let released = lease::release(&other_devices, token, id, &state.bundle);
     let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
-    let returned = moves::release_devices(&rdma.lease, &moving, &exited, stand_ins);
-    let cleaned = if !rdma.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
+    // A step that fails does not prevent the others.
+    let returned = moves::release_devices(&arguments.lease, &exited, stand_ins);
+    let released = lease::release(&arguments.lease, token, id, &state.bundle);
+    let cleaned = if !arguments.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         // The record is removed together with the nodes. Only it contains the members of pools that another hook
         // of the container leased.
         clean_up(&state, config, stand_ins)
@@ -259,23 +247,18 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
     cleaned
 }
 
+/// Releases the devices that the record of a container names, and removes what was created for it.
 fn clean_up(state: &OciState, config: &Path, stand_ins: &StandIns) -> Result<()> {
+    let subject = format_subject("poststop", &state.id);
     let (leased, bundle) =
         sweep::recorded_leases(Path::new(RUN_DIR), &state.id).unwrap_or_default();
     let exited = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
-    let returned = moves::release_devices(&leased, &leased, &exited, stand_ins);
+    let returned = moves::release_devices(&leased, &exited, stand_ins);
     // A failure is harmless: the next container that requests a device detects that its holder has ended.
     let _ = lease::release(&leased, None, &state.id, &bundle);
-    remove_nodes(state, config)?;
-    returned.context(format_subject("poststop", &state.id))
-}
-
-/// Removes what was created in a container's root.
-fn remove_nodes(state: &OciState, config: &Path) -> Result<()> {
-    let subject = format_subject("poststop", &state.id);
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id).context(&subject)?;
     warn(&subject, warnings, config);
-    Ok(())
+    returned.context(subject)
 }
 
 fn format_subject(stage: &str, id: &ContainerId) -> String {

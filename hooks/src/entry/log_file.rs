@@ -11,8 +11,7 @@ use std::path::Path;
 
 use onload_core::config::{LogConfig, LogLevel};
 use onload_core::timestamp::{format_rfc3339, unix_seconds};
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use onload_sys::text::to_one_line;
 use rustix::process::{Resource, getrlimit};
@@ -30,19 +29,18 @@ pub(crate) fn report_lines(
     subject: &str,
 ) -> impl Iterator<Item = LogLine> {
     let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
-    let warnings = report.warnings.iter();
     let granted = Some(&report.granted).filter(|granted| !granted.is_empty());
-    let reasons = report.reasons.iter();
-    warnings
+    report
+        .warnings
+        .iter()
         .map(move |text| line(LogLevel::Warning, text))
         .chain(granted.map(move |granted| line(LogLevel::Info, &format_args!("given {granted}"))))
-        .chain(reasons.map(move |text| line(LogLevel::Debug, text)))
+        .chain(report.reasons.iter().map(move |text| line(LogLevel::Debug, text)))
 }
 
 const LOG: &str = "the log of config.toml";
 
 /// Reads the settings of the log, for a caller that has not read the configuration.
-#[must_use]
 pub(crate) fn read_log_config(config: &Path) -> LogConfig {
     LocalHost::with_config(config).map_or_else(|_| LogConfig::default(), |host| host.log())
 }
@@ -83,13 +81,12 @@ fn format(
     lines: impl IntoIterator<Item = LogLine>,
     time: u64,
 ) -> String {
-    let logged = lines.into_iter().filter(|(level, _)| *level <= max_level);
     let (time, pid) = (format_rfc3339(time), std::process::id());
-    let lines = logged.map(|(level, text)| {
-        let text = to_one_line(&text);
-        format!("{time} {program}[{pid}]: {level}: {text}\n")
-    });
-    lines.collect()
+    let mut text = String::new();
+    for (level, line) in lines.into_iter().filter(|(level, _)| *level <= max_level) {
+        text += &format!("{time} {program}[{pid}]: {level}: {}\n", to_one_line(&line));
+    }
+    text
 }
 
 #[cfg(test)]

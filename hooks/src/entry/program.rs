@@ -44,9 +44,8 @@ fn fill_standard_descriptors() {
     }
 }
 
-/// Returns the words of the command line, starting with the program's name. They come from `main`:
-/// the standard library knows them otherwise only if it provides `main` itself, or if the C library
-/// is glibc.
+/// Returns the words of the command line, starting with the program's name. `std::env::args_os` does
+/// not return them here: it needs the standard library's own `main`, or glibc.
 ///
 /// # Safety `argv` points to `argc` pointers to NUL-terminated strings that do not change, as for a
 /// C program's `main` (C11 §5.1.2.2.1).

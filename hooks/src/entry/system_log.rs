@@ -1,4 +1,4 @@
-//! The system log, for messages of a hook that no user would see otherwise.
+//! Sends a hook's messages to the system log if its standard error is not shown to anyone.
 //!
 //! crun's hooks have /dev/null as standard error (containers/crun, pull request 200), and crun
 //! reports only the exit status. runc's hooks have a pipe, whose content runc shows only if the
@@ -22,7 +22,6 @@ const NULL: (u32, u32) = (1, 3);
 const DAEMON: u8 = 3 << 3;
 
 /// Returns whether the output of a hook to a descriptor is never shown.
-#[must_use]
 pub(crate) fn is_unread(descriptor: impl AsFd, level: LogLevel) -> bool {
     fstat(descriptor).is_ok_and(|stat| match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => (major(stat.st_rdev), minor(stat.st_rdev)) == NULL,

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 
@@ -161,11 +160,9 @@ impl<'a> Overmounts<'a> {
     }
 
     fn resolve(&self, path: &str) -> Result<ContainerPath> {
-        let hidden = |path: &ContainerPath| {
-            let point = self.by_path.get(path);
-            point.is_some_and(|point| self.points[*point].is_hidden)
-        };
-        ContainerPath::resolve(self.root, Path::new(path), &hidden)
+        ContainerPath::resolve(self.root, Path::new(path), &|path| {
+            self.by_path.get(path).is_some_and(|point| self.points[*point].is_hidden)
+        })
     }
 
     /// Checks that every mount will be where its destination says. A link in a volume is followed
@@ -193,8 +190,8 @@ impl<'a> Overmounts<'a> {
         Ok(())
     }
 
-    /// For each mount point, the outermost mount around it whose files can redirect it. One pass over the sorted paths
-    /// is enough, since descendants of a path follow it directly.
+    /// Returns for each mount point the outermost mount around it whose files can redirect it. A single pass over the
+    /// sorted paths suffices, since descendants of a path follow it directly.
     fn outermost_mounts(&self) -> Vec<Option<usize>> {
         let mut outer = vec![None; self.points.len()];
         let mut around: Vec<(&[u8], usize)> = Vec::new();
@@ -205,12 +202,13 @@ impl<'a> Overmounts<'a> {
             {
                 around.pop();
             }
-            let leads = |(above, index): &&(&[u8], usize)| {
-                let name =
-                    strip_parent(at, above).unwrap_or_default().split(|byte| *byte == 0).next();
-                self.mounts[*index].1.contents == LinkSource::Others || name.is_some_and(is_process)
-            };
-            outer[*point] = around.iter().find(leads).map(|(_, index)| *index);
+            for (above, index) in &around {
+                let below = strip_parent(at, above).unwrap_or_default();
+                if self.mounts[*index].1.contents == LinkSource::Others || is_in_process(below) {
+                    outer[*point] = Some(*index);
+                    break;
+                }
+            }
             if let Some(index) = self.points[*point].redirects {
                 around.push((at, index));
             }
@@ -249,8 +247,9 @@ fn strip_parent<'a>(at: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
     at.strip_prefix(above)?.strip_prefix(&[0])
 }
 
-/// Whether a name in /proc is that of a process.
-fn is_process(name: &[u8]) -> bool {
+/// Returns whether a path below /proc, with 0 between its names, is in the directory of a process.
+fn is_in_process(path: &[u8]) -> bool {
+    let name = path.split(|byte| *byte == 0).next().unwrap_or_default();
     matches!(name, b"self" | b"thread-self") || name.first().is_some_and(u8::is_ascii_digit)
 }
 

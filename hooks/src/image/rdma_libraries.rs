@@ -11,6 +11,7 @@ use onload_core::rdma_providers::{
 
 use super::preload::covered_by;
 use super::preload::program::{ContainerProgram, ProgramFiles};
+use crate::decide::existing::has_mount;
 use crate::decide::host_view::HostView;
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -18,7 +19,7 @@ use onload_sys::fs::container_root::ContainerRoot;
 pub(crate) const REMEDY: &str = "set rdma-libraries = \"off\" if programs contain such libraries \
     or load them from elsewhere";
 
-/// Limit for each file of the host, in bytes.
+/// The options of each mount of a library.
 const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub(crate) fn choose(
             choice
                 .reasons
                 .push(format!("{}: the host's are mounted", describe_lack(method, &names)));
-            files.retain(|file| !is_mounted(file, config.mounts()));
+            files.retain(|file| !has_mount(config, &mount(file)));
             choice.files = files;
         }
     }
@@ -111,14 +112,6 @@ fn describe_lack(method: MountMethod, names: &str) -> String {
             format!("the image has no libibverbs with a provider library that serves {names}")
         }
     }
-}
-
-fn is_mounted(file: &LibraryMount, mounts: &[MountEntry]) -> bool {
-    let mount = mount(file);
-    let is_same = |held: &MountEntry| {
-        held.has_destination(&mount.container_path) && held.has_source(&mount.host_path)
-    };
-    mounts.iter().any(is_same)
 }
 
 pub(crate) fn mount(file: &LibraryMount) -> Mount {

@@ -4,28 +4,33 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use onload_sys::bail;
-use onload_sys::error::{Context, Result};
-use onload_sys::mount_api;
+use onload_sys::error::{Context, Result, bail};
+use onload_sys::mount_api::{self, attr};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, mknodat};
 use rustix::io::Errno;
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::devices;
+use super::devices::CgroupChanges;
 use super::fs_user::FileSystemUser;
 use super::inspect::Inspection;
-use super::limits;
 use super::plan::{BindMount, VARIABLES};
 use super::systemd::SOCKET;
-use super::target::TargetChecker;
-use super::undo::AppliedChanges;
+use super::target::{CreatedTarget, TargetChecker};
+use super::{devices, limits};
 use crate::decide::host_view::LocalHost;
 use crate::decide::preload_choice::LD_SO_PRELOAD;
 use crate::decide::sysfs::{DeviceNumber, device_number};
 use crate::record::container_dir::ContainerDir;
 use crate::record::container_record::{self, LiveInjection};
 use crate::record::creator::CreatorStage;
+use crate::record::sweep;
+
+#[derive(Default)]
+struct AppliedChanges {
+    changes: CgroupChanges,
+    created_targets: Vec<CreatedTarget>,
+}
 
 /// A node of the container's own, for the mount at this place in the plan.
 struct PrivateNode {
@@ -57,10 +62,29 @@ impl Inspection<'_> {
                 Ok(self.warnings)
             }
             Err(error) => {
-                applied.undo(&own_namespace, container_dir, self.id, &self.root_path);
+                self.undo(applied, &own_namespace, container_dir);
                 Err(error)
             }
         }
+    }
+
+    /// Undoes a start that failed half-way. The original error is the one to report, so failures here are not. If
+    /// others hold the lock, the targets stay for a later sweep.
+    fn undo(
+        &self,
+        applied: AppliedChanges,
+        own_namespace: &OwnedFd,
+        mut container_dir: ContainerDir,
+    ) {
+        let _ = move_into_link_name_space(own_namespace.as_fd(), Some(LinkNameSpaceType::Mount));
+        applied.changes.undo();
+        let lock = container_dir.lock_alone();
+        let run = &container_dir.run;
+        // Targets that another container with the same root uses are handed over by `clear`.
+        if lock.is_some() && sweep::find_same_root(run, self.id, &self.root_path).is_none() {
+            applied.created_targets.iter().rev().for_each(CreatedTarget::remove);
+        }
+        let _ = sweep::clear(run, self.id, lock.as_ref());
     }
 
     fn apply_all(
@@ -143,17 +167,8 @@ impl Inspection<'_> {
         text: &str,
     ) -> Result<OwnedFd> {
         container_dir.write(name, text.as_bytes(), self.label.as_deref())?;
-        let bind = BindMount {
-            source: name.into(),
-            target: target.into(),
-            attributes: mount_api::attr::RDONLY
-                | mount_api::attr::NOSUID
-                | mount_api::attr::NODEV
-                | mount_api::attr::NOEXEC,
-            is_recursive: false,
-            rule: None,
-        };
-        self.copy(container_dir.dir.as_fd(), &bind)
+        let attributes = attr::RDONLY | attr::NOSUID | attr::NODEV | attr::NOEXEC;
+        self.copy(container_dir.dir.as_fd(), &BindMount::new(name, target, attributes))
     }
 
     fn copy(&self, dir: impl AsFd, bind: &BindMount) -> Result<OwnedFd> {
@@ -166,9 +181,9 @@ impl Inspection<'_> {
         Ok(tree)
     }
 
-    /// Checks that the node about to be mounted is the one that was checked before. If the container
-    /// could not open it, by its user or by its label of SELinux, a node of its own is mounted instead,
-    /// since the host's keeps its mode, owner and label.
+    /// Checks that the node about to be mounted is the one that was checked before. The host's node keeps
+    /// its mode, owner and SELinux label. If the container could not open it with these, returns a node of
+    /// its own to mount instead.
     fn check_own_node(
         &self,
         tree: &OwnedFd,

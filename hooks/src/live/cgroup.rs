@@ -6,8 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 use onload_sys::mountinfo::{self, MountinfoLine};
 
 /// A process's cgroup in the hierarchy that controls devices.
@@ -35,15 +34,15 @@ impl CgroupDir {
     /// The innermost cgroup named after the container. crun creates another one below it, and a
     /// container that may write to its cgroups any it likes, as systemd in a container does.
     fn named_after(&self, id: &ContainerId) -> Option<&Path> {
-        let mut all = self.path.ancestors();
-        all.find(|path| is_named_after(path, id))
+        self.path.ancestors().find(|path| is_named_after(path, id))
     }
 
     /// The cgroups that belong to the container, innermost first, up to the one named after it.
     pub(crate) fn own_cgroups(&self, id: &ContainerId) -> Vec<PathBuf> {
         let outermost = self.named_after(id).unwrap_or(&self.path);
-        let all = self.path.ancestors();
-        all.take_while(|path| path.starts_with(outermost))
+        self.path
+            .ancestors()
+            .take_while(|path| path.starts_with(outermost))
             .map(|path| self.mount.join(path))
             .collect()
     }
@@ -58,8 +57,8 @@ impl CgroupDir {
             .collect()
     }
 
-    /// Returns the systemd scope of the container. Only a scope that is named after the container counts, since a
-    /// container may name one of its own cgroups like another scope.
+    /// Returns the systemd scope that is named after the container. Other scopes are ignored: a container can give one of
+    /// its own cgroups the name of any scope.
     pub(crate) fn systemd_scope(&self, id: &ContainerId) -> Option<&str> {
         let path = self.named_after(id)?;
         let is_scope = path.extension() == Some(OsStr::new("scope"));
@@ -68,40 +67,35 @@ impl CgroupDir {
 
     /// Whether none of its cgroups is named after the container, and one looks like a scope.
     pub(crate) fn is_in_unnamed_scope(&self, id: &ContainerId) -> bool {
-        let mut all = self.path.ancestors();
-        self.named_after(id).is_none()
-            && all.any(|path| path.extension() == Some(OsStr::new("scope")))
+        let is_scope = |path: &Path| path.extension() == Some(OsStr::new("scope"));
+        self.named_after(id).is_none() && self.path.ancestors().any(is_scope)
     }
 }
 
 /// Engines name a container's cgroup or scope `ID` or `PREFIX-ID`, with or without `.scope`.
 fn is_named_after(path: &Path, id: &ContainerId) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let name = name.strip_suffix(".scope").unwrap_or(name);
-    name.strip_suffix(id.as_str()).is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
+    name.strip_suffix(".scope")
+        .unwrap_or(name)
+        .strip_suffix(id.as_str())
+        .is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 }
 
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
 /// `None` if no hierarchy controls devices.
 pub(crate) fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<DeviceCgroup>> {
     if let Some(path) = parse_path(theirs, "devices") {
-        let is_devices = |mount: &MountinfoLine<'_>| {
-            let mut options = mount.options.split(|byte| *byte == b',');
-            mount.fs_type == b"cgroup" && options.any(|option| option == b"devices")
-        };
-        let own = parse_path(own, "devices");
-        return resolve_dir(path, own, mounts, &is_devices).map(|dir| Some(DeviceCgroup::V1(dir)));
+        let dir = resolve_dir(path, parse_path(own, "devices"), mounts, &|mount| {
+            mount.fs_type == b"cgroup"
+                && mount.options.split(|byte| *byte == b',').any(|option| option == b"devices")
+        })?;
+        return Ok(Some(DeviceCgroup::V1(dir)));
     }
     let Some(path) = parse_path(theirs, "") else {
         return Ok(None);
     };
-    let is_v2 = |mount: &MountinfoLine<'_>| mount.fs_type == b"cgroup2";
-    resolve_dir(path, parse_path(own, ""), mounts, &is_v2).map(|dir| Some(DeviceCgroup::V2(dir)))
-}
-
-/// Whether a mount is a hierarchy that [`find`] may look for.
-pub(crate) fn is_hierarchy(mount: &MountinfoLine<'_>) -> bool {
-    matches!(mount.fs_type, b"cgroup" | b"cgroup2")
+    let dir = resolve_dir(path, parse_path(own, ""), mounts, &|mount| mount.fs_type == b"cgroup2")?;
+    Ok(Some(DeviceCgroup::V2(dir)))
 }
 
 /// The path in a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers means cgroup v2. A

@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use onload_core::container_id::ContainerId;
-use onload_sys::bail;
 use onload_sys::bpf::cgroup::{self as bpf, AttachedPrograms, BpfProgram};
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -62,48 +61,22 @@ pub fn allow_devices(
     rules: &[CgroupRule],
     socket: &Path,
 ) -> Result<CgroupChanges> {
-    let mut changes = CgroupChanges::default();
+    let (DeviceCgroup::V1(dir) | DeviceCgroup::V2(dir)) = cgroup;
+    let mut update = DeviceUpdate { dir, id, rules, socket, changes: CgroupChanges::default() };
     if rules.is_empty() {
-        return Ok(changes);
+        return Ok(update.changes);
     }
     let result = match cgroup {
-        DeviceCgroup::V1(dir) => allow_v1(dir, id, rules, socket, &mut changes),
-        DeviceCgroup::V2(dir) => allow_v2(dir, id, rules, socket, &mut changes),
+        DeviceCgroup::V1(_) => update.allow_v1(),
+        DeviceCgroup::V2(_) => update.allow_v2(),
     };
     match result {
-        Ok(()) => Ok(changes),
+        Ok(()) => Ok(update.changes),
         Err(error) => {
-            changes.undo();
+            update.changes.undo();
             Err(error)
         }
     }
-}
-
-/// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
-/// `src/core/cgroup.c`, `cgroup_apply_devices`).
-fn allow_v1(
-    dir: &CgroupDir,
-    id: &ContainerId,
-    rules: &[CgroupRule],
-    socket: &Path,
-    changes: &mut CgroupChanges,
-) -> Result<()> {
-    let file_path = |name: &str| dir.full_path().join(name);
-    let open = |name: &str| {
-        let file = File::options().write(true).open(file_path(name));
-        file.with_context(|| format!("opening {:?}", file_path(name)))
-    };
-    let list = file_path("devices.list");
-    let before = std::fs::read_to_string(&list).with_context(|| format!("reading {list:?}"))?;
-    update_systemd(dir, id, rules, socket, changes)?;
-    let allow = open("devices.allow")?;
-    let (_, written) = changes.list.insert((open("devices.deny")?, Vec::new()));
-    for rule in rules {
-        write_rule(&allow, *rule)
-            .with_context(|| format!("writing a device to {:?}", file_path("devices.allow")))?;
-        written.extend(rule.missing_from(&before));
-    }
-    Ok(())
 }
 
 /// Writes one device per system call (Documentation/admin-guide/cgroup-v1/devices.rst).
@@ -111,37 +84,14 @@ fn write_rule(mut list: &File, rule: CgroupRule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
-/// Adds the devices to the list of the container's scope, if that list restricts it. Returns whether it
-/// did.
-fn update_systemd(
-    dir: &CgroupDir,
-    id: &ContainerId,
-    rules: &[CgroupRule],
-    socket: &Path,
-    changes: &mut CgroupChanges,
-) -> Result<bool> {
-    let Some(scope) = dir.systemd_scope(id) else {
-        if dir.is_in_unnamed_scope(id) {
-            changes.warnings.push(format!(
-                "no systemd scope of cgroup {:?} is named after the container, so systemd is not \
-                 informed, and its next daemon-reload or update closes the devices",
-                dir.full_path()
-            ));
-        }
-        return Ok(false);
-    };
-    let Some(mut systemd) = Systemd::connect(socket, scope)? else {
-        changes.warnings.push(format!(
-            "systemd is not reachable at {}, so an update of {scope} closes the devices",
-            socket.display()
-        ));
-        return Ok(false);
-    };
-    let is_closed = systemd.is_closed()?;
-    if is_closed {
-        systemd.allow_devices(rules)?;
-    }
-    Ok(is_closed)
+/// The devices to open to a container, and the changes so far.
+struct DeviceUpdate<'a> {
+    dir: &'a CgroupDir,
+    id: &'a ContainerId,
+    rules: &'a [CgroupRule],
+    /// The socket of systemd.
+    socket: &'a Path,
+    changes: CgroupChanges,
 }
 
 struct CgroupPrograms {
@@ -159,15 +109,13 @@ impl CgroupPrograms {
     }
 
     fn copy(&self) -> Result<OwnedFd> {
-        let copy = self.fd.try_clone();
-        copy.with_context(|| format!("opening {:?}", self.path))
+        self.fd.try_clone().with_context(|| format!("opening {:?}", self.path))
     }
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = openat(rustix::fs::CWD, path, flags, Mode::empty());
-    dir.with_context(|| format!("opening {path:?}"))
+    openat(rustix::fs::CWD, path, flags, Mode::empty()).with_context(|| format!("opening {path:?}"))
 }
 
 fn query(path: &Path, fd: &OwnedFd) -> Result<AttachedPrograms> {
@@ -175,78 +123,137 @@ fn query(path: &Path, fd: &OwnedFd) -> Result<AttachedPrograms> {
     programs.with_context(|| format!("querying the device programs of cgroup {path:?}"))
 }
 
-fn allow_v2(
-    dir: &CgroupDir,
-    id: &ContainerId,
-    rules: &[CgroupRule],
-    socket: &Path,
-    changes: &mut CgroupChanges,
-) -> Result<()> {
-    let mut own_cgroups = Vec::new();
-    for path in dir.own_cgroups(id) {
-        own_cgroups.push(CgroupPrograms::open(path)?);
-    }
-    warn_of_outer_programs(dir, id, changes)?;
-    if own_cgroups.iter().all(|programs| programs.before.ids.is_empty()) {
-        return Ok(());
-    }
-    let covers_new = update_systemd(dir, id, rules, socket, changes)?;
-    let mut has_replaced = false;
-    for programs in own_cgroups.iter().filter(|_| covers_new) {
-        let now = query(&programs.path, &programs.fd)?;
-        // A program that systemd has just attached already allows the devices.
-        let is_new = |id: &u32| !programs.before.ids.contains(id);
-        has_replaced |= now.ids.iter().any(is_new);
-    }
-    for programs in &own_cgroups {
-        extend_all(programs, covers_new, has_replaced, rules, changes)?;
-    }
-    Ok(())
-}
-
-/// Prepends the rules to each program of a cgroup until all have them: others may attach programs at the
-/// same time. `covers_new` says that those which systemd attaches from now on allow the devices, `has_replaced` that it
-/// has attached one already.
-fn extend_all(
-    cgroup_programs: &CgroupPrograms,
-    covers_new: bool,
-    has_replaced: bool,
-    rules: &[CgroupRule],
-    changes: &mut CgroupChanges,
-) -> Result<()> {
-    let mut extended = Vec::new();
-    for round in 0.. {
-        let now = query(&cgroup_programs.path, &cgroup_programs.fd)?;
-        let has_rules = |id: &u32| {
-            extended.contains(id) || covers_new && !cgroup_programs.before.ids.contains(id)
+impl DeviceUpdate<'_> {
+    /// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
+    /// `src/core/cgroup.c`, `cgroup_apply_devices`).
+    fn allow_v1(&mut self) -> Result<()> {
+        let path = self.dir.full_path();
+        let open = |name: &str| {
+            let path = path.join(name);
+            let file = File::options().write(true).open(&path);
+            file.with_context(|| format!("opening {path:?}"))
         };
-        let remaining: Vec<u32> = now.ids.into_iter().filter(|id| !has_rules(id)).collect();
-        let Some(first) = remaining.first() else { break };
-        if round == ROUNDS {
-            bail!(
-                "the device program {first} of cgroup {:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device",
-                cgroup_programs.path
-            );
+        let list = path.join("devices.list");
+        let before = std::fs::read_to_string(&list).with_context(|| format!("reading {list:?}"))?;
+        self.update_systemd()?;
+        let allow = open("devices.allow")?;
+        let (_, written) = self.changes.list.insert((open("devices.deny")?, Vec::new()));
+        for rule in self.rules {
+            write_rule(&allow, *rule)
+                .with_context(|| format!("writing a device to {:?}", path.join("devices.allow")))?;
+            written.extend(rule.missing_from(&before));
         }
-        for program in remaining {
-            match extend(cgroup_programs, now.flags, program, rules)? {
-                ExtendResult::Already => extended.push(program),
-                ExtendResult::By(new, replaced) => {
-                    extended.push(new);
-                    changes.programs.push(replaced);
-                }
-                ExtendResult::Gone => {}
-                ExtendResult::Hidden(_, old) if has_replaced => {
-                    changes.programs.push(detach(cgroup_programs, now.flags, old)?);
-                }
-                ExtendResult::Hidden(cause, _) => bail!(
-                    "the device program of cgroup {:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device",
+        Ok(())
+    }
+
+    /// Adds the devices to the list of the container's scope, if that list restricts it. Returns whether
+    /// it did.
+    fn update_systemd(&mut self) -> Result<bool> {
+        let Some(scope) = self.dir.systemd_scope(self.id) else {
+            if self.dir.is_in_unnamed_scope(self.id) {
+                self.changes.warnings.push(format!(
+                    "no systemd scope of cgroup {:?} is named after the container, so systemd is not \
+                     informed, and its next daemon-reload or update closes the devices",
+                    self.dir.full_path()
+                ));
+            }
+            return Ok(false);
+        };
+        let Some(mut systemd) = Systemd::connect(self.socket, scope)? else {
+            self.changes.warnings.push(format!(
+                "systemd is not reachable at {}, so an update of {scope} closes the devices",
+                self.socket.display()
+            ));
+            return Ok(false);
+        };
+        let is_closed = systemd.is_closed()?;
+        if is_closed {
+            systemd.allow_devices(self.rules)?;
+        }
+        Ok(is_closed)
+    }
+
+    fn allow_v2(&mut self) -> Result<()> {
+        let mut own_cgroups = Vec::new();
+        for path in self.dir.own_cgroups(self.id) {
+            own_cgroups.push(CgroupPrograms::open(path)?);
+        }
+        self.warn_of_outer_programs()?;
+        if own_cgroups.iter().all(|programs| programs.before.ids.is_empty()) {
+            return Ok(());
+        }
+        let covers_new = self.update_systemd()?;
+        let mut has_replaced = false;
+        for programs in own_cgroups.iter().filter(|_| covers_new) {
+            let now = query(&programs.path, &programs.fd)?;
+            // A program that systemd has just attached already allows the devices.
+            has_replaced |= now.ids.iter().any(|id| !programs.before.ids.contains(id));
+        }
+        for programs in &own_cgroups {
+            self.extend_all(programs, covers_new, has_replaced)?;
+        }
+        Ok(())
+    }
+
+    /// Prepends the rules to each program of a cgroup until all have them: other processes may attach
+    /// programs at the same time. `covers_new` means that programs which systemd attaches from now on allow
+    /// the devices, `has_replaced` that it has already attached one.
+    fn extend_all(
+        &mut self,
+        cgroup_programs: &CgroupPrograms,
+        covers_new: bool,
+        has_replaced: bool,
+    ) -> Result<()> {
+        let mut extended = Vec::new();
+        for round in 0.. {
+            let now = query(&cgroup_programs.path, &cgroup_programs.fd)?;
+            let mut remaining = now.ids;
+            remaining.retain(|id| {
+                let is_covered = covers_new && !cgroup_programs.before.ids.contains(id);
+                !is_covered && !extended.contains(id)
+            });
+            let Some(first) = remaining.first() else { break };
+            if round == ROUNDS {
+                bail!(
+                    "the device program {first} of cgroup {:?} is attached by a BPF link, so only the owner of the link can change what it allows (`bpftool link` lists it); use the engine's --device",
                     cgroup_programs.path
-                ),
+                );
+            }
+            for program in remaining {
+                match extend(cgroup_programs, now.flags, program, self.rules)? {
+                    ExtendResult::Already => extended.push(program),
+                    ExtendResult::By(new, replaced) => {
+                        extended.push(new);
+                        self.changes.programs.push(replaced);
+                    }
+                    ExtendResult::Gone => {}
+                    ExtendResult::Hidden(_, old) if has_replaced => {
+                        self.changes.programs.push(detach(cgroup_programs, now.flags, old)?);
+                    }
+                    ExtendResult::Hidden(cause, _) => bail!(
+                        "the device program of cgroup {:?} cannot be extended ({cause}), and no systemd scope replaces it; set net.core.bpf_jit_harden to 1 or use the engine's --device",
+                        cgroup_programs.path
+                    ),
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Warns about programs above the container's own cgroups. They control other processes too, so they are
+    /// not changed.
+    fn warn_of_outer_programs(&mut self) -> Result<()> {
+        for path in self.dir.outer_cgroups(self.id) {
+            let fd = open_dir(&path)?;
+            if !query(&path, &fd)?.ids.is_empty() {
+                self.changes.warnings.push(format!(
+                    "cgroup {path:?} above the container has its own device program, which may still \
+                     deny the devices"
+                ));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How often programs that keep changing are examined again.
@@ -258,24 +265,6 @@ fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<
         format!("detaching the runtime's program of cgroup {:?}", cgroup_programs.path)
     })?;
     Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
-}
-
-/// Warns about programs above the container's own cgroups. They control other processes too, so they are not changed.
-fn warn_of_outer_programs(
-    dir: &CgroupDir,
-    id: &ContainerId,
-    changes: &mut CgroupChanges,
-) -> Result<()> {
-    for path in dir.outer_cgroups(id) {
-        let fd = open_dir(&path)?;
-        if !query(&path, &fd)?.ids.is_empty() {
-            changes.warnings.push(format!(
-                "cgroup {path:?} above the container has its own device program, which may still \
-                 deny the devices"
-            ));
-        }
-    }
-    Ok(())
 }
 
 enum ExtendResult {

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use onload_cdi::oci::{OciConfig, OciUser};
 use onload_core::config::Preload;
 use onload_core::container_id::ContainerId;
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail, error};
 use onload_sys::mountinfo::{self, MountTable};
 use onload_sys::netlink::nldev::RdmaChardev;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -35,7 +33,9 @@ pub(super) fn own_device_cgroup(init: &InitProcess) -> Result<Option<DeviceCgrou
     let own = File::open(path).and_then(read_whole).with_context(|| format!("reading {path:?}"))?;
     let path = "/proc/self/mountinfo";
     let mounts = File::open(path)
-        .and_then(|file| mountinfo::filter_lines(file, &cgroup::is_hierarchy))
+        .and_then(|file| {
+            mountinfo::filter_lines(file, &|mount| matches!(mount.fs_type, b"cgroup" | b"cgroup2"))
+        })
         .with_context(|| format!("reading {path:?}"))?;
     cgroup::find(&theirs, &own, &mounts)
 }
@@ -175,11 +175,11 @@ impl<'a> Inspection<'a> {
 
     fn inspect_targets(&mut self, config: &OciConfig, root: &ContainerRoot) -> Result<()> {
         let keys = &self.plan.keys;
-        let mounts = config.mounts().iter();
-        let overmounts = mounts
-            .map(|mount| Overmount::new(&mount.destination(), &mount.type_(), &mount.options()))
-            .collect();
-        let overmounts = Overmounts::new(root, overmounts).context(keys)?;
+        let mut mounts = Vec::new();
+        for mount in config.mounts() {
+            mounts.push(Overmount::new(&mount.destination(), &mount.type_(), &mount.options()));
+        }
+        let overmounts = Overmounts::new(root, mounts).context(keys)?;
         let checker = TargetChecker::new(root, &self.mounts).context(keys)?;
         let mut paths: Vec<_> =
             self.plan.binds.iter().map(|bind| (&*bind.target, Some(bind))).collect();

@@ -7,8 +7,7 @@ use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
-use onload_sys::error;
-use onload_sys::error::{Context, Result};
+use onload_sys::error::{Context, Result, error};
 use onload_sys::mount_api::attr;
 
 use super::plan::{BindMount, InjectionPlan, Requester};
@@ -16,7 +15,6 @@ use crate::decide::cpu_placement::rdma_in_arguments;
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::{self, rdma_libraries};
-use onload_core::rdma_providers::LibraryMount;
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// The libraries that the hook of a specification mounts for its devices.
@@ -67,13 +65,15 @@ pub(super) fn choose_for_hook(
 
 /// The hooks of a configuration that look for libraries.
 pub(super) fn library_hooks(config: &OciConfig) -> Result<Vec<HookArguments>> {
-    let hooks = config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)?.into_iter().filter_map(
-        |hook| {
-            let args = hook.args?;
-            Some(HookArguments::from_command(&args)?.1)
-        },
-    );
-    Ok(hooks.filter(|hook| hook.rdma_libraries.is_some()).collect())
+    let mut library_hooks = Vec::new();
+    for hook in config.hooks(HookName::CreateRuntime).context(CONFIG_JSON)? {
+        if let Some((_, arguments)) = HookArguments::from_command(&hook.args.unwrap_or_default())
+            && arguments.rdma_libraries.is_some()
+        {
+            library_hooks.push(arguments);
+        }
+    }
+    Ok(library_hooks)
 }
 
 /// The same for devices that are given to a container late, of which it may have none yet.
@@ -130,21 +130,16 @@ fn choose(
 ) -> Result<(HookLibraries, Option<String>)> {
     let choice =
         rdma_libraries::choose(&devices, setting, config, root, host).context(CONFIG_JSON)?;
+    let attributes = attr::RDONLY | attr::NOSUID | attr::NODEV;
     let libraries = HookLibraries {
         devices,
-        binds: choice.files.into_iter().map(bind).collect(),
+        binds: choice
+            .files
+            .into_iter()
+            .map(|file| BindMount::new(file.source, file.target, attributes))
+            .collect(),
         warnings: Vec::new(),
         reasons: choice.reasons,
     };
     Ok((libraries, choice.misfit))
-}
-
-fn bind(file: LibraryMount) -> BindMount {
-    BindMount {
-        source: file.source,
-        target: file.target,
-        attributes: attr::RDONLY | attr::NOSUID | attr::NODEV,
-        is_recursive: false,
-        rule: None,
-    }
 }

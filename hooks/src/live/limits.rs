@@ -3,8 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use onload_core::config::Memlock;
-use onload_sys::error::{Context as _, Error, Result};
-use onload_sys::{bail, error};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
@@ -118,8 +117,7 @@ pub(crate) fn raise_memlock(pid: Option<u32>, limit: Memlock) -> Result<Option<S
 
 /// A `Pid` is never 0, which would mean this process itself.
 fn to_pid(number: u32) -> Result<Pid> {
-    let number = i32::try_from(number).ok();
-    number.and_then(Pid::from_raw).ok_or_else(no_process_error)
+    i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(no_process_error)
 }
 
 fn no_process_error() -> Error {
@@ -179,7 +177,6 @@ fn raise_limit(
     }
 }
 
-#[must_use]
 pub(crate) fn max_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.max(other?))
 }

@@ -17,7 +17,6 @@ pub mod program;
 pub(crate) mod reapply;
 pub(crate) mod systemd;
 pub(crate) mod target;
-mod undo;
 
 use std::path::Path;
 
@@ -229,7 +228,8 @@ fn record(state: &OciState, takes: Vec<String>, warnings: &[String], host: &Loca
         };
         let mut container_dir =
             ContainerDir::open(&state.id, CreatorStage::Hook, &state.bundle, None, host)?;
-        container_dir.record_nothing_created(injection.merge_earlier(before))
+        container_dir.record.live = Some(injection.merge_earlier(before));
+        container_dir.save()
     };
     if !warnings.is_empty() {
         let _ = write();
@@ -288,11 +288,11 @@ fn inject_plan(
         record.bundle.clone_from(&state.bundle);
     }
     let init = InitProcess::open(state.pid)?;
-    let container = lease::ContainerInit { id: &state.id, bundle: &state.bundle, init: init.pid() };
+    let (id, bundle) = (&state.id, &state.bundle);
+    let container = lease::ContainerInit { id, bundle, init: init.pid(), host };
     sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;
-    let acquired =
-        moves::acquire(&lease_arguments, &moves, container, "onload-hook", host, stand_ins)?;
+    let acquired = moves::acquire(&lease_arguments, &moves, container, "onload-hook", stand_ins)?;
     let result = inspection
         .with_nodes(&acquired.nodes, config)
         .and_then(|inspection| inspection.apply(host));

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, Mount, variable_name};
+use onload_cdi::{ContainerEdits, Hook, Mount, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
 use onload_core::container_id::ContainerId;
@@ -13,22 +13,17 @@ use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_core::request::{self, DeviceRef, Origin, Request, RequestEntry};
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail, error};
 use onload_sys::mount_api::attr;
 use onload_sys::netlink::nldev::RdmaChardev;
 
-use crate::decide::cpu_placement::CpuPlacement;
-use crate::decide::cpuset;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::pools::{PoolChoice, Pools};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
-use crate::decide::subject::CONFIG_JSON;
-use crate::decide::subject::DecisionSubject;
+use crate::decide::subject::{CONFIG_JSON, DecisionSubject};
 use crate::decide::sysfs::DeviceNumber;
 use crate::decide::verified_node::{CgroupRule, DeviceAccess};
-use crate::decide::{self, Decision};
+use crate::decide::{self, Decision, cpuset};
 use crate::image::preload::PreloadListError;
 use crate::moves;
 use crate::record::container_record::LiveInjection;
@@ -103,10 +98,22 @@ pub(crate) struct BindMount {
     pub rule: Option<CgroupRule>,
 }
 
+impl BindMount {
+    /// Mounts a single file that is not a device node.
+    pub(super) fn new(
+        source: impl Into<PathBuf>,
+        target: impl Into<PathBuf>,
+        attributes: u64,
+    ) -> Self {
+        let (source, target) = (source.into(), target.into());
+        BindMount { source, target, attributes, is_recursive: false, rule: None }
+    }
+}
+
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadPlan {
-    /// Where it is requested, for people.
+    /// The place of the request, for messages.
     pub key: String,
     /// The library on the host, if the specifications bring it.
     pub source: Option<String>,
@@ -119,7 +126,7 @@ pub(crate) struct PreloadPlan {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InjectionPlan {
-    /// Where it is requested, for people.
+    /// The place of the request, for messages.
     pub keys: String,
     pub binds: Vec<BindMount>,
     pub preload: Option<PreloadPlan>,
@@ -254,13 +261,8 @@ fn bind_node(
     target: impl Into<PathBuf>,
     rule: CgroupRule,
 ) -> BindMount {
-    BindMount {
-        source: source.into(),
-        target: target.into(),
-        attributes: attr::RDONLY | attr::NOSUID | attr::NOEXEC,
-        is_recursive: false,
-        rule: Some(rule),
-    }
+    let attributes = attr::RDONLY | attr::NOSUID | attr::NOEXEC;
+    BindMount { rule: Some(rule), ..BindMount::new(source, target, attributes) }
 }
 
 fn refuse_closed(key: &str, settings: &HookSettings, alternatives: &str) -> Result<()> {
@@ -331,13 +333,13 @@ impl Planner<'_> {
             return Ok(cpuset::not_set_warning(placements, cpuset::POD_REASON));
         }
         let cpuset = self.config.cpuset().context(CONFIG_JSON)?;
-        let misses = |placement: &&CpuPlacement| {
-            placement.cpus.is_some() && cpuset.cpus.is_none()
+        for placement in placements {
+            if placement.cpus.is_some() && cpuset.cpus.is_none()
                 || placement.mems.is_some() && cpuset.mems.is_none()
-        };
-        if let Some(placement) = placements.iter().find(misses) {
-            let what = format!("cpus and mems of bundle {}", placement.bundle);
-            return Err(too_late_error(&placement.origin, &what, EARLY));
+            {
+                let what = format!("cpus and mems of bundle {}", placement.bundle);
+                return Err(too_late_error(&placement.origin, &what, EARLY));
+            }
         }
         Ok(None)
     }
@@ -373,17 +375,20 @@ impl Planner<'_> {
                 _ => format!("the environment variable {name}"),
             }));
         }
-        let mut mounts = edits.mounts.iter();
-        if let Some(mount) = mounts.find(|mount| !self.is_bind_or_held(mount)) {
-            let kind = mount.type_.as_deref().unwrap_or("a special mount");
-            return Ok(Some(format!("{kind} at {}", mount.container_path)));
+        for mount in &edits.mounts {
+            let is_held = self.config.mounts().iter().any(|held| {
+                held.destination() == mount.container_path && held.source() == mount.host_path
+            });
+            if !is_held && bind(mount).is_none() {
+                let kind = mount.type_.as_deref().unwrap_or("a special mount");
+                return Ok(Some(format!("{kind} at {}", mount.container_path)));
+            }
         }
-        let is_odd = |node: &&DeviceNode| {
-            node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some()
-        };
-        if let Some(node) = edits.device_nodes.iter().find(is_odd) {
-            let what = format!("the device node {} with its own owner or mode", node.path);
-            return Ok(Some(what));
+        for node in &edits.device_nodes {
+            if node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some() {
+                let what = format!("the device node {} with its own owner or mode", node.path);
+                return Ok(Some(what));
+            }
         }
         for hook in edits.hooks.iter().filter(|hook| !is_own_hook(hook)) {
             let hooks = match hook.hook_name.valid() {
@@ -410,13 +415,6 @@ impl Planner<'_> {
             self.config.each_env(|held| missing.retain(|entry| !replaces(held, entry)))?;
         }
         Ok(missing.first().copied())
-    }
-
-    fn is_bind_or_held(&self, mount: &Mount) -> bool {
-        let held = self.config.mounts().iter().any(|held| {
-            held.destination() == mount.container_path && held.source() == mount.host_path
-        });
-        held || bind(mount).is_some()
     }
 
     fn plan(&self) -> Result<InjectionPlan> {
@@ -626,10 +624,7 @@ fn bind(mount: &Mount) -> Option<BindMount> {
         }
     }
     (is_bind && matches!(kind, "" | "bind" | "none")).then(|| BindMount {
-        source: mount.host_path.clone().into(),
-        target: mount.container_path.clone().into(),
-        attributes,
         is_recursive,
-        rule: None,
+        ..BindMount::new(&mount.host_path, &mount.container_path, attributes)
     })
 }

@@ -73,12 +73,6 @@ fn append_allow(insns: &mut Vec<Insn>, rule: CgroupRule) {
     insns.extend([insn(op::MOVE_IMM, 0, 0, 0, 1), insn(op::EXIT, 0, 0, 0, 0)]);
 }
 
-/// A program with a constant result: 1 allows everything, 0 nothing.
-#[must_use]
-pub fn constant_program(value: i32) -> Vec<Insn> {
-    vec![insn(op::MOVE_IMM, 0, 0, 0, value), insn(op::EXIT, 0, 0, 0, 0)]
-}
-
 /// A program with the rules prepended; `None` if it already begins with them.
 #[must_use]
 pub fn extend(insns: &[Insn], rules: &[CgroupRule]) -> Option<Vec<Insn>> {
@@ -93,6 +87,11 @@ pub fn extend(insns: &[Insn], rules: &[CgroupRule]) -> Option<Vec<Insn>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program with a constant result: 1 allows everything, 0 nothing.
+    fn constant_program(value: i32) -> Vec<Insn> {
+        vec![insn(op::MOVE_IMM, 0, 0, 0, value), insn(op::EXIT, 0, 0, 0, 0)]
+    }
 
     fn rule(major: u32, minor: u32, access: &str) -> CgroupRule {
         CgroupRule { major, minor, access: access.to_owned().try_into().unwrap() }

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use onload_core::container_id::ContainerId;
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 use rustix::fs::stat;
 
 use super::devices;

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, error};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
@@ -103,7 +102,9 @@ impl Systemd {
             signature: "ss",
         };
         let reply = self.call(&call, &body.0)?;
-        match read_text_variant(&reply).as_deref() {
+        let mut variant = DbusReader::new(&reply);
+        let is_text = variant.signature().is_some_and(|signature| signature == "s");
+        match variant.text().filter(|_| is_text).as_deref() {
             Some("strict" | "closed") => Ok(true),
             Some("auto") => Ok(false),
             other => Err(self.refused_error(&format!("unknown DevicePolicy {other:?}"))),
@@ -204,11 +205,6 @@ fn set_device_allow(scope: &str, rules: &[CgroupRule]) -> Vec<u8> {
         });
     });
     body.0
-}
-
-fn read_text_variant(body: &[u8]) -> Option<String> {
-    let mut reader = DbusReader::new(body);
-    (reader.signature()? == "s").then(|| reader.text())?
 }
 
 const METHOD_CALL: u8 = 1;

@@ -9,9 +9,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail, error};
 use onload_sys::mountinfo::MountTable;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, mkdirat, openat, statx, unlinkat,
@@ -115,7 +113,7 @@ impl<'a> TargetChecker<'a> {
         };
         let lasts = self.check_directory(target, &dir)?;
         match create(&dir, name, kind) {
-            // Another container with the same root created it first, or it is a dangling link.
+            // A container with the same root created it first, or it is a dangling link.
             Err(Errno::EXIST) => {
                 let existing = self.open_existing(path, kind)?;
                 return existing.ok_or_else(|| wrong_type_error(path, kind.name()));

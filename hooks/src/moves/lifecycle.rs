@@ -1,5 +1,5 @@
 //! The lifecycle of a device that moves into a container's network namespace and back: an interface or an RDMA device.
-//! Each state is a type whose methods are the transitions to the next state, which each method names.
+//! The states are types. Their methods are the transitions, and each names the state that comes next.
 //!
 //! ```text
 //! MoveRequest ──▶ ContainerDevice ──▶ ReturningDevice ──▶ ReturnedDevice ──▶ the lease has ended
@@ -12,11 +12,11 @@
 //! The process may be killed at any point. The lease, which is written before the device moves and ends once the device
 //! is restored, survives: the next process finds a [`ReturningDevice`].
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::slice;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{slice, thread};
 
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
@@ -27,17 +27,15 @@ use onload_core::netdev::settings::NetdevSettings;
 use onload_core::token::Token;
 use onload_core::vf_config::VfConfig;
 use onload_lease::{Leases, MoveRecord, NOT_MOVED, SavedState};
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
-use onload_sys::{bail, error};
 
 use super::netns::{self, Netns};
 use crate::config::config_file;
-use crate::decide::host_view::LocalHost;
 use crate::record::container_dir::open_run;
-use crate::record::lease::{self, ContainerInit};
+use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
 
 /// Limit for waiting, at a container's start or end, for a device whose namespace has ended: the kernel returns it with
 /// a delay.
@@ -62,10 +60,8 @@ pub(crate) trait MoveOps: Sized {
     const MOVES: bool = true;
     /// The device's state that a lease records.
     type Saved: Clone + Into<SavedState>;
-    /// The device as it is now in some network namespace.
+    /// The state of the device in the network namespace where it was found.
     type Observation;
-    /// The result of [`MoveOps::prepare`].
-    type Preparation: Default;
 
     /// Fails if no device can move from the host to this container.
     fn check_movable(
@@ -76,7 +72,7 @@ pub(crate) trait MoveOps: Sized {
     ) -> Result<()> {
         Ok(())
     }
-    /// Takes further locks that the move requires. Fails if something besides the device is in use.
+    /// Takes further locks that the move requires. Fails if the device is leased under another name.
     fn reserve(&self, _: &Leases, _: &MoveRequest<'_>) -> Result<Option<Lock>> {
         Ok(None)
     }
@@ -118,18 +114,15 @@ pub(crate) trait MoveOps: Sized {
 
     /// Returns the recorded state if it is of this kind.
     fn downcast_saved(saved: &SavedState) -> Option<&Self::Saved>;
-    /// Returns the PCI function of a device, and its name for messages.
-    fn identity(saved: &Self::Saved) -> (PciAddress, &str);
     /// Finds the device of a lease in a namespace, under any name.
     fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
     /// Returns whether a namespace has a device of a PCI function.
     fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// Prepares the return of a device, for example by binding its driver.
-    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<Self::Preparation> {
-        Ok(Self::Preparation::default())
+    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<()> {
+        Ok(())
     }
-    /// Moves the device out of a namespace, whatever the container did to it. Succeeds if it has left the namespace by
-    /// itself.
+    /// Moves the device out of a namespace, whatever the container did to it. Succeeds if the device is no longer there.
     fn move_home(
         &self,
         from: &Netns,
@@ -199,21 +192,14 @@ pub(crate) struct MoveContext<'a, K> {
     pub(super) host_netns: HostNetns<'a, K>,
     pub(super) container_netns: Netns,
     pub(super) leases: Leases,
-    container: ContainerInit<'a>,
     /// The lease request of the container, without devices.
-    lease_request: lease::InitLeaseRequest<'a>,
-    host: &'a LocalHost,
+    lease_request: InitLeaseRequest<'a>,
 }
 
 impl<'a, K: MoveOps> MoveContext<'a, K> {
     /// `name` is for messages.
-    fn open(
-        name: &str,
-        lease_request: lease::InitLeaseRequest<'a>,
-        container: ContainerInit<'a>,
-        host: &'a LocalHost,
-        ops: &'a K,
-    ) -> Result<Self> {
+    fn open(name: &str, lease_request: InitLeaseRequest<'a>, ops: &'a K) -> Result<Self> {
+        let ContainerInit { init, host, .. } = lease_request.container;
         if !host.is_initial_namespace() {
             bail!(
                 "{} {name} cannot move: the engine is in a user namespace (rootless); {}",
@@ -222,27 +208,27 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
             );
         }
         let host_netns = HostNetns::open(ops, name)?;
-        let container_netns = Netns::open_init(container.init)?;
+        let container_netns = Netns::open_init(init)?;
         ops.check_movable(&host_netns.netns, &container_netns, name)?;
-        Ok(MoveContext {
-            host_netns,
-            container_netns,
-            leases: Leases::open(&open_run(host)?, Processes::default())?,
-            container,
-            lease_request,
-            host,
-        })
+        let leases = Leases::open(&open_run(host)?, Processes::default())?;
+        Ok(MoveContext { host_netns, container_netns, leases, lease_request })
+    }
+
+    fn container_id(&self) -> &'a ContainerId {
+        self.lease_request.container.id
+    }
+
+    /// Returns the bundle of the container, without symbolic links.
+    fn bundle(&self) -> Result<PathBuf> {
+        lease::canonical(self.lease_request.container.bundle)
     }
 
     /// Leases a device to the container. `record` has the device's state on the host, unless it stays there.
     fn lease_device(&self, device: &DeviceId, record: Option<&MoveRecord>) -> Result<()> {
-        let lease_request = lease::InitLeaseRequest {
-            devices: slice::from_ref(device),
-            move_record: record,
-            alone: K::MOVES,
-            ..self.lease_request
-        };
-        lease::claim(lease_request, self.container, self.host).map(drop)
+        let devices = slice::from_ref(device);
+        let (move_record, alone) = (record, K::MOVES);
+        let request = InitLeaseRequest { devices, move_record, alone, ..self.lease_request };
+        lease::claim(request).map(drop)
     }
 
     /// Returns whether the hook of a ResourceClaim has already set up the device for this container. The device's own
@@ -251,9 +237,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         if self.lease_request.arguments.claim.is_some() {
             return Ok(false);
         }
-        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        let is_set_up = self.leases.is_set_up_for_claim(device, id, &bundle)?;
-        Ok(is_set_up)
+        self.leases.is_set_up_for_claim(device, self.container_id(), &self.bundle()?)
     }
 
     /// Returns the record of a device in the container's namespace.
@@ -270,8 +254,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
 
     /// Returns a device to the host after its move failed.
     fn return_device(&self, device: &DeviceId, saved: K::Saved) -> Result<()> {
-        let (id, bundle) = (self.container.id, lease::canonical(self.container.bundle)?);
-        self.leases.mark_returning(device, id, &bundle)?;
+        self.leases.mark_returning(device, self.container_id(), &self.bundle()?)?;
         // An earlier start of the container may have left the device changed. In that case the lease has its original
         // state.
         let (leases, ops) = (&self.leases, self.host_netns.ops);
@@ -430,8 +413,8 @@ impl<'a, K: MoveOps> ContainerDevice<'a, K> {
         if let Some(saved) = self.saved {
             return context.return_device(device, saved);
         }
-        let (id, bundle) = (context.container.id, lease::canonical(context.container.bundle)?);
-        context.leases.release_unmoved(device, id, &bundle)
+        let devices = slice::from_ref(device);
+        context.leases.release_unmoved(devices, context.container_id(), &context.bundle()?)
     }
 }
 
@@ -446,9 +429,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
     /// are not.
     pub(super) fn new(
         mut requests: Vec<MoveRequest<'a>>,
-        lease_request: lease::InitLeaseRequest<'a>,
-        container: ContainerInit<'a>,
-        host: &'a LocalHost,
+        lease_request: InitLeaseRequest<'a>,
         ops: &'a K,
     ) -> Result<Option<Self>> {
         // A fixed order prevents deadlocks between containers that request the same devices.
@@ -456,7 +437,7 @@ impl<'a, K: MoveOps> ContainerDevices<'a, K> {
         let Some(first) = requests.first() else {
             return Ok(None);
         };
-        let context = MoveContext::open(&first.name, lease_request, container, host, ops)?;
+        let context = MoveContext::open(&first.name, lease_request, ops)?;
         let mut container_devices = ContainerDevices { context, devices: Vec::new() };
         for request in requests {
             match request.fulfill(&container_devices.context) {
@@ -523,10 +504,6 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         Some(ReturningDevice { leases, device, record, saved })
     }
 
-    pub(super) fn update_record(&self, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
-        self.leases.update_moves(self.device, change)
-    }
-
     fn retrieve_and_end(
         self,
         ops: &K,
@@ -550,11 +527,10 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
         // A namespace that was not found will not be found later, since no process is in it.
         let mut is_somewhere = true;
         let mut failed = None;
-        let preparation = host_netns.ops.prepare(host_netns, saved)?;
+        host_netns.ops.prepare(host_netns, saved)?;
         loop {
             if let Some(observation) = host_netns.find(saved)? {
-                let returning = self;
-                return Ok(ReturnedDevice { returning, observation, preparation });
+                return Ok(ReturnedDevice { returning: self, observation });
             }
             let is_in_time = fetched == 0 || started.elapsed() < RETRIEVE_TIMEOUT;
             if is_somewhere && fetched < MAX_RETRIEVALS && is_in_time {
@@ -570,7 +546,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
                 continue;
             }
             if started.elapsed() >= timeout {
-                let (pci, name) = K::identity(saved);
+                let (pci, name) = (self.record.saved.pci(), self.record.saved.name());
                 return Err(failed.unwrap_or_else(|| host_netns.not_on_host_error(pci, name)));
             }
             thread::sleep(PAUSE);
@@ -589,7 +565,8 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
             return Ok(true);
         }
         let has_device = |netns: &Netns| matches!(ops.find(netns, saved), Ok(Some(_)));
-        let Some(namespace) = host_netns.find_elsewhere(K::identity(saved).1, &has_device)? else {
+        let Some(namespace) = host_netns.find_elsewhere(self.record.saved.name(), &has_device)?
+        else {
             return Ok(false);
         };
         if let Some(observation) = ops.find(&namespace.netns, saved)? {
@@ -603,7 +580,6 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
 pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
     pub(super) returning: ReturningDevice<'a, K>,
     pub(super) observation: K::Observation,
-    pub(super) preparation: K::Preparation,
 }
 
 impl<K: MoveOps> ReturnedDevice<'_, K> {
@@ -614,9 +590,8 @@ impl<K: MoveOps> ReturnedDevice<'_, K> {
             Ok(()) => leases.end_returned(device),
             Err(RestoreError { error, differs }) => {
                 if differs.is_some() {
-                    let update = |record: &mut MoveRecord| record.left.clone_from(&differs);
                     // The error says the same.
-                    let _ = leases.update_moves(device, &update);
+                    let _ = leases.update_moves(device, &|record| record.left.clone_from(&differs));
                 }
                 Err(error)
             }
@@ -669,50 +644,41 @@ impl ExitedContainer<'_> {
     }
 }
 
-/// Ends an exited container's leases of devices of one kind, and returns the devices to the host if it was the last
-/// container of its namespace. Devices that did not move are released. A device that cannot be returned now keeps its
-/// lease, and the first such error is returned.
+/// Ends an exited container's leases of devices of one kind that moved, and returns the devices to the host if it was the
+/// last container of its namespace. A device that cannot be returned now keeps its lease, and the first such error is
+/// returned.
 pub(super) fn release_devices<K: MoveOps>(
     leased: &[DeviceId],
     exited: &ExitedContainer<'_>,
     ops: &K,
 ) -> Result<()> {
-    let class_devices: Vec<&DeviceId> =
-        leased.iter().filter(|device| device.class == K::CLASS).collect();
-    if class_devices.is_empty() {
+    if leased.iter().all(|device| device.class != K::CLASS) {
         return Ok(());
     }
     let Some(leases) = lease::find()? else {
         return Ok(());
     };
     let bundle = lease::was_canonical(exited.bundle);
-    let release_one = |device: &DeviceId| {
-        // Most devices do not move, and taking a lock creates a file.
-        let _moving =
-            if leases.has_moved(device)? { Some(leases.lock_device(device)?) } else { None };
+    retry_each(leases.moved_devices(leased, K::CLASS)?, &|device| {
+        let _moving = leases.lock_device(device)?;
         let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;
-        let returning = record.and_then(|record| ReturningDevice::new(&leases, device, record));
-        returning.map_or(Ok(()), |returning| {
-            returning.retrieve_and_end(ops, Some(exited), DYING_TIMEOUT)
-        })
-    };
-    retry_each(class_devices, &release_one)
+        match record.and_then(|record| ReturningDevice::new(&leases, device, record)) {
+            Some(returning) => returning.retrieve_and_end(ops, Some(exited), DYING_TIMEOUT),
+            None => Ok(()),
+        }
+    })
 }
 
-/// Does it for each device, and once more for those that failed where another one did not: that one may have had the
-/// name of another, which is free then. The first error that stays.
-fn retry_each(devices: Vec<&DeviceId>, action: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
-    let failed = |device| action(device).err().map(|error| (device, error));
+/// Runs `action` for each device. If it succeeds for some, runs it again for those that failed: a device that was
+/// restored may have had the name of another one. Returns the first error that remains.
+fn retry_each(devices: BTreeSet<DeviceId>, action: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
+    let failed = |device: DeviceId| action(&device).err().map(|error| (device, error));
     let count = devices.len();
-    let mut failures: Vec<(&DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
+    let mut failures: Vec<(DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
     if failures.len() < count {
-        let devices = failures.into_iter().map(|(device, _)| device);
-        failures = devices.filter_map(failed).collect();
+        failures = failures.into_iter().filter_map(|(device, _)| failed(device)).collect();
     }
-    match failures.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(()),
-    }
+    failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
 #[derive(Debug)]
@@ -721,11 +687,11 @@ pub struct RestoreResult {
     pub result: Result<()>,
 }
 
-/// Brings back each of the wanted devices whose containers have ended, under its lock. Whether one is wanted is asked when
-/// its turn comes. An error says that the leases cannot be read.
+/// Returns and restores devices of exited containers, each under its lock, if `timeout_for` grants it time when its turn
+/// comes. Fails only if the leases cannot be read.
 pub(super) fn restore<K: MoveOps>(
     leases: &Leases,
-    left_for: lease::Left<'_>,
+    timeout_for: lease::DeviceTimeout<'_>,
     ops: &K,
     timeout: Duration,
 ) -> Result<Vec<RestoreResult>> {
@@ -741,7 +707,7 @@ pub(super) fn restore<K: MoveOps>(
     devices.rotate_left(start);
     let mut restored = Vec::new();
     for device in devices {
-        let Some(remaining) = left_for(&device) else {
+        let Some(remaining) = timeout_for(&device) else {
             continue;
         };
         let moving = leases.lock_device_within(&device, remaining);
@@ -755,11 +721,11 @@ pub(super) fn restore<K: MoveOps>(
     Ok(restored)
 }
 
-/// At which of so many devices a look begins: a random one. Each may take long and the process may be stopped before
-/// the last one, so the order varies.
+/// Returns the index of the device to begin with. It is random: restoring a device may take long, and if this process is
+/// stopped before the last one, the next run begins elsewhere.
 fn random_start(count: usize) -> usize {
     let mut bytes = [0; size_of::<usize>()];
-    // Without random bytes it begins at the first, as good as any other.
+    // Without random bytes it is 0.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     usize::from_ne_bytes(bytes).checked_rem(count).unwrap_or(0)
 }
@@ -771,7 +737,7 @@ mod tests {
     #[test]
     fn a_look_may_begin_at_each_device() {
         assert_eq!((random_start(0), random_start(1)), (0, 0));
-        let begun: std::collections::BTreeSet<usize> = (0..1000).map(|_| random_start(5)).collect();
+        let begun: BTreeSet<usize> = (0..1000).map(|_| random_start(5)).collect();
         assert_eq!(begun.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     }
 }

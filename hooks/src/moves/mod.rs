@@ -8,17 +8,17 @@ mod rdma;
 mod transit_name;
 mod vf;
 
+use std::mem::take;
 use std::time::Duration;
 
+use onload_cdi::deduplicate;
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::host_settings::InterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::vf_config::VfArgument;
 use onload_lease::Leases;
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Error, Result, bail};
 use onload_sys::netlink::nldev::RdmaChardev;
 use onload_sys::pci::PciAddress;
 
@@ -47,19 +47,15 @@ pub struct StandIns {
 
 /// Splits a hook's arguments: the RDMA devices that move, with their leases, are second.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
-    let moves = |device: &&DeviceId| {
-        let mut rdma = arguments.rdma_netns.iter();
-        rdma.any(|rdma| is_lease_of(device, Class::Rdma, &rdma.ibdev, rdma.pci))
-    };
-    let (moving, other_devices): (Vec<&DeviceId>, Vec<&DeviceId>) =
-        arguments.lease.iter().partition(moves);
-    let rest = HookArguments {
-        lease: other_devices.into_iter().cloned().collect(),
-        rdma_netns: Vec::new(),
-        ..arguments.clone()
-    };
+    let (moving, other_devices) = arguments.lease.iter().cloned().partition(|device| {
+        arguments
+            .rdma_netns
+            .iter()
+            .any(|rdma| is_lease_of(device, Class::Rdma, &rdma.ibdev, rdma.pci))
+    });
+    let rest = HookArguments { lease: other_devices, rdma_netns: Vec::new(), ..arguments.clone() };
     let moving = HookArguments {
-        lease: moving.into_iter().cloned().collect(),
+        lease: moving,
         token: arguments.token.clone(),
         claim: arguments.claim.clone(),
         rdma_netns: arguments.rdma_netns.clone(),
@@ -113,9 +109,11 @@ fn interface_requests<'a>(
     for interface in &arguments.netdev {
         let name = interface.name.to_string();
         let mut request = move_request(arguments, Class::Netdev, name, interface.pci)?;
-        let mut set_up = arguments.vf.iter();
-        let vf = set_up.find(|argument| argument.device == *request.device);
-        request.vf = vf.map(|argument| argument.vf.clone());
+        request.vf = arguments
+            .vf
+            .iter()
+            .find(|argument| argument.device == *request.device)
+            .map(|argument| argument.vf.clone());
         let interface_name = &interface.name;
         let requested = NetdevSettings {
             addresses: values_for(&arguments.address, interface_name).copied().collect(),
@@ -137,17 +135,17 @@ fn interface_requests<'a>(
 
 /// Returns the requests for virtual functions of class vfio.
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
-    let vf_arguments =
-        arguments.vf.iter().filter(|argument| argument.device.class == VfAccess::CLASS);
-    let request_for = |argument: &VfArgument| {
-        let name = argument.device.name.to_string();
-        let pci = name.parse()?;
-        Ok(MoveRequest {
-            vf: Some(argument.vf.clone()),
-            ..move_request(arguments, VfAccess::CLASS, name, pci)?
-        })
-    };
-    vf_arguments.map(request_for).collect()
+    let mut requests = Vec::new();
+    for argument in &arguments.vf {
+        if argument.device.class == VfAccess::CLASS {
+            let name = argument.device.name.to_string();
+            let pci = name.parse()?;
+            let mut request = move_request(arguments, VfAccess::CLASS, name, pci)?;
+            request.vf = Some(argument.vf.clone());
+            requests.push(request);
+        }
+    }
+    Ok(requests)
 }
 
 /// Returns the values for an interface among a hook's arguments.
@@ -178,7 +176,6 @@ fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
 pub(crate) struct AcquiredDevices<'a> {
     container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a LocalHost,
     stand_ins: &'a StandIns,
     leased: Vec<DeviceId>,
     interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
@@ -195,13 +192,11 @@ pub(crate) fn acquire<'a>(
     moves: &'a [HookArguments],
     container: ContainerInit<'a>,
     entry_point: &'a str,
-    host: &'a LocalHost,
     stand_ins: &'a StandIns,
 ) -> Result<AcquiredDevices<'a>> {
     let mut acquired = AcquiredDevices {
         container,
         entry_point,
-        host,
         stand_ins,
         leased: Vec::new(),
         interfaces: Vec::new(),
@@ -239,55 +234,43 @@ impl<'a> AcquiredDevices<'a> {
 
     /// Interfaces move last, since returning them takes longest.
     fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
-        let (container, host) = (self.container, self.host);
+        let host = self.container.host;
         let interface_ops = &self.stand_ins.interfaces;
         let vf_ops = &interface_ops.vf_access;
         let (moving, set_up) = (interface_requests(arguments, host)?, vf_requests(arguments)?);
-        let is_moving = |device: &&DeviceId| {
-            let mut requests = moving.iter().chain(&set_up);
-            requests.any(|request| request.device == *device)
-        };
-        let leased: Vec<DeviceId> =
-            arguments.lease.iter().filter(|device| !is_moving(device)).cloned().collect();
+        let mut leased = arguments.lease.clone();
+        leased
+            .retain(|device| !moving.iter().chain(&set_up).any(|request| request.device == device));
         return_leftovers(&leased, host, interface_ops, DYING_TIMEOUT)?;
         return_leftovers(&leased, host, &self.stand_ins.rdma, DYING_TIMEOUT)?;
-        let lease_request = InitLeaseRequest::by(arguments, self.entry_point);
+        let lease_request = InitLeaseRequest::new(self.container, arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
             let lease_request = InitLeaseRequest { devices, ..lease_request };
-            let mut acquired = lease::claim(lease_request, container, host);
+            let mut acquired = lease::claim(lease_request);
             if acquired.is_err() && return_leftovers(&leased, host, vf_ops, Duration::ZERO)? {
-                acquired = lease::claim(lease_request, container, host);
+                acquired = lease::claim(lease_request);
             }
             self.warnings.extend(acquired?);
             self.leased.extend(leased);
         }
-        let functions = ContainerDevices::new(set_up, lease_request, container, host, vf_ops)?;
-        self.functions.extend(functions);
-        self.interfaces.extend(ContainerDevices::new(
-            moving,
-            lease_request,
-            container,
-            host,
-            interface_ops,
-        )?);
+        self.functions.extend(ContainerDevices::new(set_up, lease_request, vf_ops)?);
+        self.interfaces.extend(ContainerDevices::new(moving, lease_request, interface_ops)?);
         Ok(())
     }
 
     fn move_rdma(&mut self, arguments: &'a HookArguments) -> Result<()> {
         let rdma_ops = &self.stand_ins.rdma;
-        let lease_request = InitLeaseRequest::by(arguments, "createRuntime");
-        let requests = rdma_requests(arguments)?;
-        let container_devices =
-            ContainerDevices::new(requests, lease_request, self.container, self.host, rdma_ops)?;
-        let Some(container_devices) = container_devices else {
+        let lease_request = InitLeaseRequest::new(self.container, arguments, "createRuntime");
+        let Some(container_devices) =
+            ContainerDevices::new(rdma_requests(arguments)?, lease_request, rdma_ops)?
+        else {
             return Ok(());
         };
         match rdma::collect_nodes(&container_devices, rdma_ops) {
             Ok(nodes) => {
-                let new_nodes: Vec<RdmaChardev> =
-                    nodes.into_iter().filter(|node| !self.nodes.contains(node)).collect();
-                self.nodes.extend(new_nodes);
+                self.nodes.extend(nodes);
+                self.nodes = deduplicate(take(&mut self.nodes));
                 self.rdma.push(container_devices);
                 Ok(())
             }
@@ -329,38 +312,34 @@ fn return_leftovers<K: MoveOps>(
     ops: &K,
     timeout: Duration,
 ) -> Result<bool> {
-    let class_devices: Vec<&DeviceId> =
-        devices.iter().filter(|device| device.class == K::CLASS).collect();
-    if class_devices.is_empty() || !host.is_initial_namespace() {
+    let has_class = devices.iter().any(|device| device.class == K::CLASS);
+    if !has_class || !host.is_initial_namespace() {
         return Ok(false);
     }
     let Some(leases) = lease::find()? else {
         return Ok(false);
     };
     let mut has_returned = false;
-    for device in class_devices {
-        // Most devices have neither moved nor changed, and taking a lock creates a file.
-        if leases.has_moved(device)? {
-            let _moving = leases.lock_device(device)?;
-            has_returned |= lifecycle::return_leftovers(&leases, device, ops, timeout)?;
-        }
+    // Most devices have neither moved nor changed, and taking a lock creates a file.
+    for device in leases.moved_devices(devices, K::CLASS)? {
+        let _moving = leases.lock_device(&device)?;
+        has_returned |= lifecycle::return_leftovers(&leases, &device, ops, timeout)?;
     }
     Ok(has_returned)
 }
 
-/// Ends an exited container's leases of these devices. Returns those to the host of which it was the last container in
-/// its namespace, and restores those that were set up for it. A failure with one kind does not affect the others.
+/// Ends an exited container's leases of devices that moved or were set up for it. Returns the devices to the host if it
+/// was the last container in its namespace, and restores them. A failure with one kind does not affect the others.
 pub(crate) fn release_devices(
-    rdma: &[DeviceId],
-    other_devices: &[DeviceId],
+    devices: &[DeviceId],
     exited: &ExitedContainer<'_>,
     stand_ins: &StandIns,
 ) -> Result<()> {
-    let devices = lifecycle::release_devices(rdma, exited, &stand_ins.rdma);
+    let rdma = lifecycle::release_devices(devices, exited, &stand_ins.rdma);
     let vf_access = stand_ins.interfaces.vf_access.searching_for(END_SEARCH_TIMEOUT);
-    let functions = lifecycle::release_devices(other_devices, exited, &vf_access);
-    lifecycle::release_devices(other_devices, exited, &stand_ins.interfaces)?;
-    devices.and(functions)
+    let functions = lifecycle::release_devices(devices, exited, &vf_access);
+    lifecycle::release_devices(devices, exited, &stand_ins.interfaces)?;
+    rdma.and(functions)
 }
 
 /// Returns and restores every device whose containers have exited. RDMA devices come first, since they depend on
@@ -383,13 +362,13 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
 
 /// Returns a function that brings back members of pools before a container is refused one. The refusal names those that
 /// could not be returned, and why.
-pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::Left<'_>) {
+pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::DeviceTimeout<'_>) {
     let StandIns { interfaces, rdma } = stand_ins;
-    move |leases, left_for| {
+    move |leases, timeout_for| {
         let vf_access = interfaces.vf_access.searching_for(START_SEARCH_TIMEOUT);
-        let _ = lifecycle::restore(leases, left_for, &vf_access, Duration::ZERO);
-        let _ = lifecycle::restore(leases, left_for, rdma, DYING_TIMEOUT);
-        let _ = lifecycle::restore(leases, left_for, interfaces, DYING_TIMEOUT);
+        let _ = lifecycle::restore(leases, timeout_for, &vf_access, Duration::ZERO);
+        let _ = lifecycle::restore(leases, timeout_for, rdma, DYING_TIMEOUT);
+        let _ = lifecycle::restore(leases, timeout_for, interfaces, DYING_TIMEOUT);
     }
 }
 

@@ -95,7 +95,7 @@ impl ContainerDir {
         Ok(())
     }
 
-    fn save(&self) -> Result<()> {
+    pub(crate) fn save(&self) -> Result<()> {
         container_record::write(&self.dir, &self.record)
     }
 
@@ -134,12 +134,6 @@ impl ContainerDir {
         }
         created.made.retain(|path| !missing.contains(path));
         created.made.extend(created_paths);
-        self.record.live = Some(injection);
-        self.save()
-    }
-
-    /// Records the injection of a container in which nothing is created.
-    pub(crate) fn record_nothing_created(&mut self, injection: LiveInjection) -> Result<()> {
         self.record.live = Some(injection);
         self.save()
     }

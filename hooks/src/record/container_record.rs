@@ -1,6 +1,6 @@
 //! The record of a running container in /run/onload-ctk/ID: the process that created the files in this directory, the
-//! paths created in the container's root, and the data for `reapply`. Another version may have written it: unknown
-//! fields are ignored, and a `version` above [`VERSION`] means that this version cannot interpret the rest.
+//! paths created in the container's root, and the data for `reapply`. The record may be of a different version of this
+//! program: unknown fields are ignored, and a `version` above [`VERSION`] means that the rest cannot be interpreted.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 
 use onload_core::device_id::DeviceId;
 use onload_core::versioned;
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, error};
 use onload_sys::fs::atomic::write_atomic;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -48,7 +47,6 @@ pub(crate) enum TargetType {
 }
 
 impl TargetType {
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             TargetType::File => "regular file or device node",
@@ -67,7 +65,6 @@ pub(crate) struct CreatedPath {
 }
 
 impl CreatedPath {
-    #[must_use]
     pub(crate) fn new(path: &Path, kind: TargetType) -> Self {
         CreatedPath { path: path.to_owned(), kind, inode: None }
     }
@@ -168,23 +165,13 @@ fn read_bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
         file => File::from(file.context(READ_CONTEXT)?),
     };
     let mut bytes = Vec::new();
-    let read = file.take(MAX_BYTES).read_to_end(&mut bytes);
-    read.context(READ_CONTEXT)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).context(READ_CONTEXT)?;
     Ok(Some(bytes))
 }
 
 fn parse(bytes: &[u8]) -> Result<ContainerRecord> {
-    #[derive(Deserialize)]
-    struct RecordVersion {
-        version: u32,
-    }
-    let RecordVersion { version } = serde_json::from_slice(bytes).context(READ_CONTEXT)?;
-    if version > VERSION {
-        bail!(
-            "the record of the container has version {version}, but this program understands {VERSION}; run the newer program, or start the container again"
-        );
-    }
-    serde_json::from_slice(bytes).context(READ_CONTEXT)
+    versioned::parse(bytes, VERSION, "it is not a record")
+        .map_err(|error| error!("{READ_CONTEXT}: {error:#}; start the container again"))
 }
 
 #[cfg(test)]
@@ -218,7 +205,10 @@ mod tests {
     fn a_record_of_a_newer_version_is_told_from_a_broken_one() {
         for text in [r#"{"version":2}"#.to_owned(), format!("{{{LIVE},\"version\":4294967295}}")] {
             let error = read_text(&text).unwrap_err();
-            assert!(error.to_string().contains("understands 1"), "{error}");
+            assert!(
+                error.to_string().contains("understands 1; start the container again"),
+                "{error}"
+            );
         }
         for text in [
             "",
@@ -230,7 +220,8 @@ mod tests {
             r#"{"version":1,"live":{"pid":7}}"#,
         ] {
             let error = read_text(text).unwrap_err();
-            assert_eq!(error.to_string(), READ_CONTEXT, "{text}");
+            let start = format!("{READ_CONTEXT}: it is not a record: ");
+            assert!(error.to_string().starts_with(&start), "{text}: {error}");
         }
     }
 

@@ -60,10 +60,7 @@ impl Creator {
     ) -> Result<Creator> {
         let pid = std::process::id();
         let here = std::env::current_dir().ok();
-        let whole = |path: &Path| {
-            let path = here.as_ref()?.join(path);
-            path.to_str().map(PathBuf::from)
-        };
+        let whole = |path: &Path| here.as_ref()?.join(path).to_str().map(PathBuf::from);
         Ok(Creator {
             stage,
             pid,
@@ -91,30 +88,21 @@ impl Creator {
         is_this_boot && !has_ended(self.pid, self.start_time)
     }
 
-    fn age(&self, now_ms: u64) -> Duration {
-        Duration::from_millis(now_ms.saturating_sub(self.made_ms))
-    }
-
-    /// Whether the files of a container that no hook has finished for are useless.
-    pub(crate) fn is_abandoned(&self, id: &ContainerId) -> bool {
-        self.is_abandoned_after(id, self.age(since_boot_ms()))
-    }
-
-    /// Whether they are useless, `age` after they were created: their maker is gone, and no container appeared. With
-    /// any runtime, its directory for the container shows that. A file removed by mistake was already mounted when the
-    /// container was created, and stays mounted.
-    fn is_abandoned_after(&self, id: &ContainerId, age: Duration) -> bool {
+    /// Returns whether the files of a container that no hook has finished for are useless, `now_ms` after boot: their
+    /// creator is gone, and no container appeared. With any runtime, its directory for the container shows that. A file
+    /// removed by mistake was already mounted when the container was created, and stays mounted.
+    pub(crate) fn is_abandoned(&self, id: &ContainerId, now_ms: u64) -> bool {
         if self.is_alive() {
             return false;
         }
         let has_bundle = self.bundle.as_ref().is_none_or(|bundle| may_exist(bundle));
+        let age = Duration::from_millis(now_ms.saturating_sub(self.made_ms));
         match self.stage {
             CreatorStage::Hook => true,
             _ if !has_bundle => true,
             CreatorStage::Precreate if age < GRACE => false,
             CreatorStage::Precreate | CreatorStage::Runtime => {
-                let mut roots = self.roots.iter();
-                !roots.any(|root| may_exist(&root.join(id.as_str())))
+                !self.roots.iter().any(|root| may_exist(&root.join(id.as_str())))
             }
         }
     }
@@ -163,7 +151,7 @@ mod tests {
         }
 
         fn is_abandoned(&self, minutes: u64) -> bool {
-            self.maker.is_abandoned_after(&self.id, Duration::from_secs(60 * minutes))
+            self.maker.is_abandoned(&self.id, self.maker.made_ms + 60_000 * minutes)
         }
 
         fn make(&self, path: &str) {
@@ -268,9 +256,7 @@ mod tests {
         // As if the clock had been an hour behind when it was made.
         let long_ago = std::time::SystemTime::now() - 6 * GRACE;
         File::open(ended.dir.path()).unwrap().set_modified(long_ago).unwrap();
-        assert!(!ended.maker.is_abandoned(&ended.id));
-        let grace = u64::try_from(GRACE.as_millis()).unwrap();
-        assert_eq!(ended.maker.age(ended.maker.made_ms + grace), GRACE);
+        assert!(!ended.maker.is_abandoned(&ended.id, since_boot_ms()));
     }
 
     #[test]

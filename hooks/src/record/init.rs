@@ -5,10 +5,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::mountinfo::MountTable;
 use onload_sys::processes::start_time;
-use onload_sys::{bail, error};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
@@ -34,9 +33,8 @@ pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether a process has ended: its number is free, or belongs to a process that started at another time. A process that
-/// cannot be examined counts as alive, since otherwise its files would be removed.
-#[must_use]
+/// Returns whether a process has ended: no process has its PID, or only one that started at another time. If the process
+/// cannot be examined, returns false, so that the files of a living container are never removed.
 pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
     let now = open_proc_dir(pid).and_then(|dir| InitProcess { pid, dir }.read_start_time());
     match now {
@@ -77,7 +75,6 @@ impl InitProcess {
         Ok(InitProcess { pid, dir })
     }
 
-    #[must_use]
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }

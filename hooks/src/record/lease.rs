@@ -15,17 +15,15 @@ use onload_lease::users::{facts, find_user, find_user_in_proc, group_members};
 use onload_lease::{
     Holder, LeaseError, LeaseRequest, Leases, MemberRequest, MoveRecord, POD, choose_without_leases,
 };
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::lock::START_TIMEOUT;
 use onload_sys::processes::Processes;
 
 use super::container_dir::open_run;
 use super::init::ended_error;
-use super::pod;
-use super::runtime_record;
+use super::{pod, runtime_record};
 use crate::decide::host_view::{HostView, LocalHost};
-use crate::decide::pools::{PoolChoice, PoolRequest, Pools, Reservation, ReservedPools};
+use crate::decide::pools::{PoolChoice, PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
 /// Time for searching /proc for processes that have nodes open, at a container's end: any process may have very many
@@ -44,6 +42,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 const FETCHING: Duration = Duration::from_secs(6);
 
 /// Chooses and reserves devices of pools for containers that are about to be created.
+#[derive(Clone)]
 pub struct Reserver<'a> {
     host: &'a LocalHost,
     entry_point: &'static str,
@@ -56,22 +55,16 @@ pub struct Reserver<'a> {
     /// `None` if this process may not restore devices left behind by exited containers.
     pub(crate) fetch: Option<Fetch<'a>>,
     processes: Processes,
+    /// The container's reservation, for a decision that is repeated because another container was faster.
+    reserved: Option<&'a Reservation>,
 }
 
 /// Returns how long to wait for a device that must be restored; `None` if it is not needed.
-pub(crate) type Left<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
+pub(crate) type DeviceTimeout<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
 /// Restores devices that exited containers have left behind.
-pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, Left<'_>);
+pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, DeviceTimeout<'_>);
 
 impl<'a> Reserver<'a> {
-    /// Allows this process to restore devices by `fetch`.
-    pub(crate) fn with_fetch<'b>(self, fetch: Fetch<'b>) -> Reserver<'b>
-    where
-        'a: 'b,
-    {
-        Reserver { fetch: Some(fetch), ..self }
-    }
-
     /// For a process that creates the container, or becomes the runtime that does.
     pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Reserver { stays: true, ..Reserver::before(host, entry_point) }
@@ -96,6 +89,7 @@ impl<'a> Reserver<'a> {
             root: None,
             fetch: None,
             processes: Processes::default(),
+            reserved: None,
         }
     }
 
@@ -125,14 +119,12 @@ impl<'a> Reserver<'a> {
         let find_user = |device: &DeviceId| {
             find_user(device, &request.expectations(device), &self.processes, deadline)
         };
-        let bundle = canonical(&request.bundle)?;
-        let device_requests = all_device_requests(request, self.processes.root());
         let holder = Holder::new_reservation(choice.token.clone(), maker);
-        let lease_request =
-            new_lease_request(request, &device_requests, &bundle, holder, self.entry_point);
+        let members = MemberRequests::new(request, self.processes.root())?;
+        let lease_request = members.lease_request(holder, self.entry_point);
         let reserve = || leases.reserve(&lease_request, &choice.devices, &find_user);
         let mut reserved = reserve();
-        // The members that were chosen are used without a lease, or were leased meanwhile.
+        // Since the choice, another container has leased members, or a process has started to use them without a lease.
         if matches!(&reserved, Err(LeaseError::NoneFree(_)))
             && self.fetch_requested(&leases, &lease_request, &|| false)
         {
@@ -155,8 +147,11 @@ impl<'a> Reserver<'a> {
         let deadline = Instant::now() + FETCHING;
         fetch(leases, &|device| {
             let remaining = deadline.checked_duration_since(Instant::now())?;
-            let mut requested = lease_request.devices.iter().flat_map(MemberRequest::devices);
-            let is_requested = requested.any(|requested| requested == *device);
+            let is_requested = lease_request
+                .devices
+                .iter()
+                .flat_map(MemberRequest::devices)
+                .any(|requested| requested == *device);
             (is_requested && !is_enough()).then_some(remaining)
         });
         true
@@ -175,7 +170,7 @@ impl<'a> Reserver<'a> {
         if let (Some(choice), Some(reservation)) = (&choice, &reservation)
             && choice.reservation != *reservation
         {
-            decided = decide(&ReservedPools { reservation, pools: self })
+            decided = decide(&Reserver { reserved: Some(reservation), ..self.clone() })
                 .and_then(|decided| self.check_in_time().map(|()| decided))
                 .inspect_err(|_| self.cancel(reservation))?;
             take_choice(&mut decided);
@@ -215,36 +210,38 @@ impl<'a> Reserver<'a> {
     }
 }
 
-/// Returns the request for the leases of a container that is not created yet.
-fn new_lease_request<'a>(
+/// The requests of a container that is not created yet, for members of pools and for devices that tickets
+/// name.
+struct MemberRequests<'a> {
     request: &'a PoolRequest,
-    devices: &'a [MemberRequest],
-    bundle: &'a Path,
-    holder: Holder,
-    entry_point: &'a str,
-) -> LeaseRequest<'a> {
-    LeaseRequest {
-        devices,
-        numa: request.numa,
-        container: &request.id,
-        bundle,
-        holder,
-        token: None,
-        claim: None,
-        entry_point,
-    }
+    devices: Vec<MemberRequest>,
+    bundle: PathBuf,
 }
 
-/// Returns the requests for members of pools and for devices that tickets name. A device of a ticket is
-/// exclusive, whatever the configuration says: its engine knows which tasks share a network namespace.
-fn all_device_requests(request: &PoolRequest, root: &Path) -> Vec<MemberRequest> {
-    let mut device_requests = request.devices.clone();
-    let named = request.named.iter();
-    device_requests.extend(named.map(|(device, ticket)| MemberRequest {
-        ticket: Some(ticket.clone()),
-        ..device_request(root, device, 1)
-    }));
-    device_requests
+impl<'a> MemberRequests<'a> {
+    /// A device of a ticket is exclusive, whatever the configuration says: its engine knows which tasks
+    /// share a network namespace.
+    fn new(request: &'a PoolRequest, root: &Path) -> Result<Self> {
+        let mut devices = request.devices.clone();
+        for (device, ticket) in &request.named {
+            let ticket = Some(ticket.clone());
+            devices.push(MemberRequest { ticket, ..device_request(root, device, 1) });
+        }
+        Ok(MemberRequests { request, devices, bundle: canonical(&request.bundle)? })
+    }
+
+    fn lease_request<'r>(&'r self, holder: Holder, entry_point: &'r str) -> LeaseRequest<'r> {
+        LeaseRequest {
+            devices: &self.devices,
+            numa: self.request.numa,
+            container: &self.request.id,
+            bundle: &self.bundle,
+            holder,
+            token: None,
+            claim: None,
+            entry_point,
+        }
+    }
 }
 
 /// Requests a device by name, which up to `max` containers may have at once.
@@ -258,7 +255,10 @@ fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
 
 impl Pools for Reserver<'_> {
     fn choose(&self, request: &PoolRequest) -> Result<Reservation> {
-        let token = Token::new().map_err(|error| onload_sys::error!("{error}"))?;
+        if let Some(reserved) = self.reserved {
+            return Ok(reserved.clone());
+        }
+        let token = Token::new().map_err(|error| error!("{error}"))?;
         if !self.host.is_initial_namespace() {
             // A user without root keeps no leases, and has no ticket.
             let deadline = self.until();
@@ -269,11 +269,9 @@ impl Pools for Reserver<'_> {
             return Ok(Reservation { token, devices });
         }
         let leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
-        let bundle = canonical(&request.bundle)?;
-        let device_requests = all_device_requests(request, self.processes.root());
+        let members = MemberRequests::new(request, self.processes.root())?;
         let holder = Holder::new_reservation(token.clone(), None);
-        let lease_request =
-            new_lease_request(request, &device_requests, &bundle, holder, self.entry_point);
+        let lease_request = members.lease_request(holder, self.entry_point);
         let mut devices = leases.choose(&lease_request);
         let is_enough = || leases.choose(&lease_request).is_ok();
         if matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
@@ -306,8 +304,7 @@ impl Pools for Reserver<'_> {
             task: task.map(Path::to_owned),
             ended_ms: None,
         };
-        let tickets = Tickets::open(&run, processes)?;
-        tickets.redeem(id, user, self.lock_timeout())
+        Tickets::open(&run, processes)?.redeem(id, user, self.lock_timeout())
     }
 }
 
@@ -337,13 +334,14 @@ impl Viewer {
     #[must_use]
     pub fn below(root: &Path) -> Self {
         let processes = Processes::at_root(root);
-        let run = RUN_DIR.trim_start_matches('/');
-        let run = RunDir::find(&root.join(run)).ok().flatten();
-        let leases =
-            run.as_ref().and_then(|run| Leases::find(run, processes.clone()).ok().flatten());
-        let tickets =
-            run.as_ref().and_then(|run| Tickets::find(run, processes.clone()).ok().flatten());
-        Viewer { leases, tickets, processes }
+        let Ok(Some(run)) = RunDir::find(&root.join(RUN_DIR.trim_start_matches('/'))) else {
+            return Viewer { leases: None, tickets: None, processes };
+        };
+        Viewer {
+            leases: Leases::find(&run, processes.clone()).ok().flatten(),
+            tickets: Tickets::find(&run, processes.clone()).ok().flatten(),
+            processes,
+        }
     }
 }
 
@@ -359,12 +357,9 @@ impl Pools for Viewer {
             devices.extend(request.named.iter().map(|(device, _)| device.clone()));
             return Ok(Reservation { token, devices });
         };
-        let bundle = canonical(&request.bundle)?;
-        let device_requests = all_device_requests(request, self.processes.root());
+        let members = MemberRequests::new(request, self.processes.root())?;
         let holder = Holder::new_reservation(token.clone(), None);
-        let lease_request =
-            new_lease_request(request, &device_requests, &bundle, holder, "container explain");
-        let devices = leases.preview(&lease_request, &user)?;
+        let devices = leases.preview(&members.lease_request(holder, "container explain"), &user)?;
         Ok(Reservation { token, devices })
     }
 
@@ -392,6 +387,7 @@ fn no_id() -> Error {
 /// A request of a container that exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InitLeaseRequest<'a> {
+    pub(crate) container: ContainerInit<'a>,
     pub(crate) devices: &'a [DeviceId],
     /// The hook's arguments: the expected nodes, the token of the reservation, and the ResourceClaim.
     pub(crate) arguments: &'a HookArguments,
@@ -405,8 +401,13 @@ pub(crate) struct InitLeaseRequest<'a> {
 
 impl<'a> InitLeaseRequest<'a> {
     /// Returns a request without devices.
-    pub(crate) fn by(arguments: &'a HookArguments, entry_point: &'a str) -> Self {
-        InitLeaseRequest { devices: &[], arguments, entry_point, move_record: None, alone: false }
+    pub(crate) fn new(
+        container: ContainerInit<'a>,
+        arguments: &'a HookArguments,
+        entry_point: &'a str,
+    ) -> Self {
+        let (devices, move_record, alone) = (&[], None, false);
+        InitLeaseRequest { container, devices, arguments, entry_point, move_record, alone }
     }
 }
 
@@ -415,15 +416,13 @@ pub(crate) struct ContainerInit<'a> {
     pub(crate) id: &'a ContainerId,
     pub(crate) bundle: &'a Path,
     pub(crate) init: u32,
+    pub(crate) host: &'a LocalHost,
 }
 
 /// Leases devices to the init process of a container. In a user namespace (rootless) no lease is written,
 /// since other engines could not see it; this returns a warning.
-pub(crate) fn claim(
-    init_request: InitLeaseRequest<'_>,
-    container: ContainerInit<'_>,
-    host: &LocalHost,
-) -> Result<Option<String>> {
+pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>> {
+    let ContainerInit { id, bundle, init, host } = init_request.container;
     if !host.is_initial_namespace() {
         let devices: Vec<String> = init_request.devices.iter().map(ToString::to_string).collect();
         return Ok(Some(format!(
@@ -434,29 +433,24 @@ pub(crate) fn claim(
     let run = open_run(host)?;
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
-    let init = container.init;
     let process = processes.find(init)?.ok_or_else(|| ended_error(init))?;
     let cgroup = processes.own_cgroup(init, std::process::id())?;
     let shares = host.settings()?.config.leases;
-    // The specification may be older than the configuration.
-    let max_holders = |device: &DeviceId| match shares.share(device.class) {
-        _ if init_request.alone => 1,
-        share => share.unwrap_or(u32::MAX),
-    };
-    let devices = init_request.devices.iter();
-    let mut device_requests: Vec<MemberRequest> = devices
-        .map(|device| device_request(processes.root(), device, max_holders(device)))
-        .collect();
-    let pod = pod::find_pod(container.id, container.bundle);
-    for device_request in &mut device_requests {
-        device_request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
-        device_request.moved = init_request.move_record.cloned();
+    let pod = pod::find_pod(id, bundle);
+    let mut device_requests = Vec::new();
+    for device in init_request.devices {
+        // The specification may be older than the configuration.
+        let share = if init_request.alone { Some(1) } else { shares.share(device.class) };
+        let mut request = device_request(processes.root(), device, share.unwrap_or(u32::MAX));
+        request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
+        request.moved = init_request.move_record.cloned();
+        device_requests.push(request);
     }
     let request = LeaseRequest {
         devices: &device_requests,
         numa: Numa::Any,
-        container: container.id,
-        bundle: &canonical(container.bundle)?,
+        container: id,
+        bundle: &canonical(bundle)?,
         holder: Holder::Init { process, cgroup },
         token: init_request.arguments.token.as_ref(),
         claim: init_request.arguments.claim.as_ref(),
@@ -472,10 +466,8 @@ pub(crate) fn claim(
 /// Ends the leases of a container that must not run. Its init process may be alive.
 pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
-        for device in devices {
-            // If this fails, the lease ends with the init process.
-            let _ = leases.release_unmoved(device, container.id, &bundle);
-        }
+        // If this fails, the leases end with the init process.
+        let _ = leases.release_unmoved(devices, container.id, &bundle);
     }
 }
 
@@ -494,14 +486,10 @@ pub(crate) fn release(
     container: &ContainerId,
     bundle: &Path,
 ) -> Result<()> {
-    let Some(leases) = find()? else {
-        return Ok(());
-    };
-    let bundle = was_canonical(bundle);
-    for device in devices {
-        leases.release(device, container, &bundle, token)?;
+    match find()? {
+        Some(leases) => leases.release(devices, container, &was_canonical(bundle), token),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Opens the leases, if there are any. A user without root has none.

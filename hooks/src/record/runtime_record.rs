@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
-use onload_lease::run_dir::RUN_DIR;
-use onload_lease::run_dir::{PRIVATE_MODE, RUN_DIR_MODE, make_dir};
+use onload_lease::run_dir::{PRIVATE_MODE, RUN_DIR, RUN_DIR_MODE, make_dir};
 use onload_sys::fs::list::each_name;
 use onload_sys::fs::open::{may_exist, open_resolved};
 use onload_sys::fs::trust::TrustedTree;
@@ -43,7 +42,7 @@ const CONFIGURED_NAME: &str = "@configured";
 /// Bytes of an id in a record's name: a file name has at most 255, and the rest encodes `--root`.
 const MAX_ID_BYTES: usize = 200;
 
-/// One in this many starts searches for records of containers that are gone. The container's id decides which.
+/// Every container whose ID has a hash that is a multiple of this searches for records of containers that are gone.
 const SWEEP_ONE_IN: u64 = 2;
 
 /// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record written, so among many
@@ -110,7 +109,6 @@ impl ContainerKey<'_> {
     }
 
     /// Determines from its state which runtime keeps the container.
-    #[must_use]
     pub(crate) fn state_owner(self) -> StateOwner {
         self.state_owner_in(self.directories())
     }
@@ -169,7 +167,6 @@ pub(crate) struct StoredRecord {
 }
 
 /// Reads a container's record, in a directory that only root can write to. The caller has to check the runtime.
-#[must_use]
 pub(crate) fn read(trusted: &TrustedTree, named: ContainerKey<'_>) -> Option<StoredRecord> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let dir = OwnedFd::from(dir);
@@ -181,7 +178,6 @@ pub(crate) fn read(trusted: &TrustedTree, named: ContainerKey<'_>) -> Option<Sto
 
 /// The runtime that [`StoredRecord::remember_configured`] remembers, as far as this boot goes. The caller has to
 /// check the runtime.
-#[must_use]
 pub(crate) fn read_configured(trusted: &TrustedTree) -> Option<PathBuf> {
     let dir = trusted.open_dir(&Path::new(RUN_DIR).join(NAME)).ok()?;
     let target = readlinkat(&dir, CONFIGURED_NAME, Vec::with_capacity(128)).ok()?;
@@ -255,8 +251,8 @@ pub(crate) fn write(
     Ok(Some(StoredRecord { record, dir, name }))
 }
 
-/// Opens the directory to write in it. One call replaces a step for each parent directory: nothing is read here, and no
-/// link is followed.
+/// Opens the directory to write in it, by a single system call instead of one for each parent directory. Nothing is read
+/// from it, and no link is followed.
 fn open() -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let path = Path::new(RUN_DIR).join(NAME);

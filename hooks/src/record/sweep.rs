@@ -7,20 +7,19 @@ use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
+use onload_core::timestamp::since_boot_ms;
 use onload_lease::run_dir::RunDir;
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::fs::atomic::is_temporary_name;
 use onload_sys::fs::list::each_name;
-use onload_sys::fs::lock::{Lock, LockError, LockMode, START_TIMEOUT};
+use onload_sys::fs::lock::{Lock, LockMode, START_TIMEOUT};
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::container_record::{self, ContainerRecord, CreatedPaths, LiveInjection};
 use super::init::has_ended;
-use super::lease;
-use super::targets;
+use super::{lease, targets};
 use onload_sys::fs::container_root::ContainerRoot;
 
 pub(crate) const FILES: [&str; 3] =
@@ -42,17 +41,15 @@ pub(crate) fn run(run_dir: &Path, id: &ContainerId) -> Result<Vec<String>> {
     let stays = clear(&run, id, lock.as_ref().ok())?;
     match lock {
         Ok(lock) => sweep_locked(&run, &list_others(&run, Some(id)), random_index(), &lock),
-        Err(error) if stays => return Ok(vec![postponed_message(&error)]),
+        Err(error) if stays => {
+            return Ok(vec![format!(
+                "the mount targets in the container's root stay until another container starts or ends: {}",
+                ErrorChain(&error)
+            )]);
+        }
         Err(_) => {}
     }
     Ok(Vec::new())
-}
-
-fn postponed_message(error: &LockError) -> String {
-    format!(
-        "the mount targets in the container's root stay until another container starts or ends: {}",
-        ErrorChain(error)
-    )
 }
 
 /// Removes what is left of some containers that are gone. A runtime may abandon a container after this hook without
@@ -112,7 +109,7 @@ fn is_stale(run: &RunDir, id: &ContainerId) -> bool {
                 has_ended(injection.pid, injection.start_time)
                     && !has_leases(run, id, injection).unwrap_or(true)
             }
-            None => creator.is_abandoned(id),
+            None => creator.is_abandoned(id, since_boot_ms()),
         }
 }
 
@@ -128,7 +125,6 @@ fn has_leases(run: &RunDir, id: &ContainerId, injection: &LiveInjection) -> Resu
 /// Removes the preload list of a container that is deleted: a runtime that abandons a container before it calls any hook
 /// calls no poststop either. A living container keeps its mount of the list, and what its hook keeps stays for its
 /// poststop. Returns whether the container had anything.
-#[must_use]
 pub(crate) fn remove_preload_list(run_dir: &Path, id: &ContainerId) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(run_dir.join(id.as_str()), flags, Mode::empty()) else {
@@ -194,7 +190,6 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
 }
 
 /// Returns the devices that the hook leased to an exited container, and the bundle of these leases.
-#[must_use]
 pub(crate) fn recorded_leases(
     run_dir: &Path,
     id: &ContainerId,
@@ -241,8 +236,8 @@ fn hand_over_targets(run: &RunDir, id: &ContainerId, created: &CreatedPaths) -> 
     container_record::write(&dir, &record).is_ok()
 }
 
-/// Another container with the same root file system: its directory and record. Without the lock, one may be about to
-/// appear.
+/// Returns the directory and record of a different container with the same root file system. Without the lock, such a
+/// container may be about to appear.
 pub(crate) fn find_same_root(
     run: &RunDir,
     id: &ContainerId,

@@ -15,8 +15,8 @@ use std::time::Duration;
 use onload_hooks::decide::verified_node::CgroupRule;
 use onload_hooks::live::cgroup::{CgroupDir, DeviceCgroup};
 use onload_hooks::live::devices::{self, CgroupChanges};
-use onload_hooks::live::program::{constant_program, extend};
-use onload_sys::bpf::cgroup::{self as bpf, BpfProgram};
+use onload_hooks::live::program::extend;
+use onload_sys::bpf::cgroup::{self as bpf, BpfProgram, Insn};
 use onload_sys::mountinfo;
 use onload_test_needs as needs;
 use rustix::thread::gettid;
@@ -26,6 +26,14 @@ const ID: &str = "c0ffee";
 
 fn rule(major: u32, minor: u32, access: &str) -> CgroupRule {
     CgroupRule { major, minor, access: access.to_owned().try_into().unwrap() }
+}
+
+/// A program with a constant result, "r0 = RESULT; exit": 1 allows everything, 0 nothing.
+fn constant_program(result: i32) -> Vec<Insn> {
+    let [byte0, byte1, byte2, byte3] = result.to_ne_bytes();
+    [[0xb7, 0, 0, 0, byte0, byte1, byte2, byte3], [0x95, 0, 0, 0, 0, 0, 0, 0]]
+        .map(Insn::from_ne_bytes)
+        .into()
 }
 
 /// The kernel's log: everybody may write to it whom the cgroup lets.

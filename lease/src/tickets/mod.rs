@@ -5,10 +5,10 @@
 //! `/run/onload-ctk/@requests`, which only root can enter, so a variable cannot request more than
 //! the engine reserved.
 //!
-//! A ticket is valid until the host reboots, until a later ticket names one of its exclusive
-//! devices, or until it expires: a day after it was made if no container has used it, an hour after
-//! the end of its last container otherwise, so that a restarted task can use it again. The first
-//! container binds the ticket to its task, if the engine gave the task its own directory.
+//! A ticket is valid until the host reboots, a later ticket names one of its exclusive devices, or
+//! it expires: a day after it was made if no container has used it, otherwise an hour after its
+//! last container ended, which leaves a restarted task time to use it again. If the engine gave the
+//! task its own directory, the ticket is valid only for the task that uses it first.
 
 mod file;
 mod name;

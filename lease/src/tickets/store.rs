@@ -1,4 +1,4 @@
-//! The files of tickets. One lock protects writing, redeeming and removing them.
+//! The files of tickets. A process holds the same lock to write, redeem or remove any of them.
 
 use std::ffi::OsStr;
 use std::fs::File;

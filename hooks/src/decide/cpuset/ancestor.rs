@@ -60,8 +60,7 @@ fn ancestor_paths(cgroups_path: &str) -> Vec<PathBuf> {
     let parent = match systemd_slice(cgroups_path) {
         Some(slice) => slice_path(slice),
         None => {
-            let own = clean_path(Path::new(cgroups_path));
-            own.parent().map(Path::to_owned).unwrap_or_default()
+            clean_path(Path::new(cgroups_path)).parent().map(Path::to_owned).unwrap_or_default()
         }
     };
     parent.ancestors().map(Path::to_owned).collect()

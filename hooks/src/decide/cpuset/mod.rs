@@ -9,9 +9,8 @@ use std::path::Path;
 use onload_cdi::oci::Cpuset;
 use onload_core::bundle::{Cpus, Mems};
 use onload_sys::cpu_list;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::text::Quoted;
-use onload_sys::{bail, error};
 
 use crate::decide::cpu_placement::CpuPlacement;
 use crate::decide::sysfs::Sysfs;
@@ -19,9 +18,9 @@ use ancestor::AncestorCgroup;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpusetChoice {
-    /// `None` leaves them as they are.
+    /// `None` keeps the current CPUs.
     pub cpus: Option<String>,
-    /// The NUMA nodes of the memory; `None` keeps the present ones.
+    /// The NUMA nodes of the memory. `None` keeps the current ones.
     pub mems: Option<String>,
     pub warnings: Vec<String>,
 }

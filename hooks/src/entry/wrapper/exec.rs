@@ -19,7 +19,6 @@ unsafe extern "C" {
 
 /// Executes `program` with the words of a command line, starting with the program's name. Returns
 /// only if that fails.
-#[must_use]
 pub(crate) fn exec_program(program: &Path, argv: &[OsString]) -> io::Error {
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::from);
     let program = match c_string(program.as_os_str().as_bytes()) {

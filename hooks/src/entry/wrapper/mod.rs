@@ -17,8 +17,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{HookArguments, PROGRAM as HOOK};
 use onload_core::onload::RUNTIMES;
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error::{Context, Error, Result};
+use onload_sys::error::{Context, Error, Result, bail};
 use onload_sys::fs::trust::TrustError;
 use rustix::fs::stat;
 use rustix::io::Errno;
@@ -35,9 +34,8 @@ use crate::entry::config_edit;
 use crate::entry::log_file::{self, LogLine};
 use crate::entry::program::FAILURE;
 use crate::entry::wrapper::args::{CreateArguments, Invocation};
-use crate::record::runtime_record;
 use crate::record::runtime_record::{ContainerKey, RuntimeRecord, StateOwner, StoredRecord};
-use crate::record::sweep;
+use crate::record::{runtime_record, sweep};
 
 const PROGRAM: &str = "onload-container-runtime";
 
@@ -301,7 +299,7 @@ fn runtime_without_record(
         StateOwner::Runc => find_installed(host, Some("runc")),
         StateOwner::Crun => find_installed(host, Some("crun")),
         StateOwner::None => find_installed(host, None),
-        // Another runtime would not find the container, and `delete --force` would report success.
+        // A runtime other than the container's would not find it, and `delete --force` would report success.
         StateOwner::Other | StateOwner::Unknown => return Err(error),
     };
     let Ok(runtime) = installed else {

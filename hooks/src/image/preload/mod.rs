@@ -16,9 +16,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Error, Result};
+use onload_sys::error::{Error, Result, bail, error};
 use onload_sys::text::ErrorChain;
 
 use crate::decide::existing::drop_held_hooks;
@@ -258,7 +256,7 @@ impl PreloadContext<'_> {
 
     /// Fails if processes that `exec` and health checks start later would have a limit of open files that is too high
     /// for the library's table: they load the library by the file, without `EF_FDTABLE_SIZE` and without a limit that
-    /// is set here. If the entry point has no limit of its own (NRI), the engine passes on the one that is set here.
+    /// is set here. Does not apply to NRI, which reports no limit: its engine gives such processes the limit set here.
     fn check_exec_nofile(&self, limit: &Rlimit) -> Result<()> {
         let hard = limit.hard;
         if self.privilege.nofile_hard.is_none() || hard <= u64::from(MAX_FDTABLE_SIZE) {

@@ -82,14 +82,13 @@ impl ProgramFiles<'_> {
     /// Returns the path of the program in the container. If the engine mounts an init that runs first, this is
     /// the command after the init's `--`.
     fn find(&self, program: &ContainerProgram) -> Result<PathBuf, String> {
-        let mut args = program.args.iter();
-        let mut name = args.next().ok_or("args is empty")?;
+        let mut name = program.args.first().ok_or("args is empty")?;
         if name.starts_with('/')
             && (self.covered)(Path::new(name))
-            && let [second, third, ..] = args.as_slice()
-            && second == "--"
+            && let [_, dashes, command, ..] = program.args.as_slice()
+            && dashes == "--"
         {
-            name = third;
+            name = command;
         }
         if name.len().max(program.cwd.len()) > PATH_MAX {
             return Err("args[0] or cwd is longer than a path may be".to_owned());

@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::settings::{InterfaceRoute, NetdevSettings};
+use onload_core::netdev::settings::NetdevSettings;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::Address;
 use onload_sys::netlink::link::{Link, LinkChange, UP};
-use onload_sys::netlink::route::{NewRoute, Route as OwnRoute};
+use onload_sys::netlink::route::NewRoute;
 use onload_sys::text::Quoted;
 use rustix::io::Errno;
 
@@ -26,8 +25,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
         set.with_context(setting(format!("the MTU {}", mtu.get())))?;
     }
     if has_ipv6(&request.settings) {
-        let allowed = sysctl::enable_ipv6(netns, link);
-        allowed.with_context(setting("disable_ipv6".to_owned()))?;
+        sysctl::enable_ipv6(netns, link).with_context(setting("disable_ipv6".to_owned()))?;
     }
     let up = LinkChange::Flags { mask: UP, flags: UP };
     netns.change_link(index, &up).with_context(setting("the state".to_owned()))?;
@@ -77,36 +75,31 @@ pub(super) fn find_difference(
     }
     if !requested.addresses.is_empty() {
         let addresses = netns.addresses()?;
-        let is_missing = |interface_address: &&InterfaceAddress| {
-            let (address, prefix) = (interface_address.address(), interface_address.prefix());
-            !addresses.contains(&Address { index, address, prefix })
-        };
-        if let Some(address) = requested.addresses.iter().find(is_missing) {
-            return Ok(Some(format!("it does not have the address {address}")));
+        for requested in &requested.addresses {
+            let (address, prefix) = (requested.address(), requested.prefix());
+            if !addresses.contains(&Address { index, address, prefix }) {
+                return Ok(Some(format!("it does not have the address {requested}")));
+            }
         }
     }
     if !requested.routes.is_empty() {
         let routes = netns.routes()?;
-        let is_missing = |interface_route: &&InterfaceRoute| {
-            let destination = (interface_route.network.address(), interface_route.network.prefix());
-            let is_same = |route: &OwnRoute| {
-                (route.destination, route.via) == (destination, interface_route.via)
+        for requested in &requested.routes {
+            let destination = (requested.network.address(), requested.network.prefix());
+            if !routes.iter().any(|route| {
+                (route.destination, route.via) == (destination, requested.via)
                     && route.interfaces == [index]
-            };
-            !routes.iter().any(is_same)
-        };
-        if let Some(route) = requested.routes.iter().find(is_missing) {
-            return Ok(Some(format!("the route {route} does not lead over it")));
+            }) {
+                return Ok(Some(format!("the route {requested} does not lead over it")));
+            }
         }
     }
     Ok(None)
 }
 
 fn has_ipv6(settings: &NetdevSettings) -> bool {
-    let addresses = &settings.addresses;
-    let routes = settings.routes.iter();
-    addresses.iter().any(|address| address.address().is_ipv6())
-        || routes.map(|route| route.network.address()).any(|network| network.is_ipv6())
+    settings.addresses.iter().any(|address| address.address().is_ipv6())
+        || settings.routes.iter().any(|route| route.network.address().is_ipv6())
         || settings.gateway.iter().any(IpAddr::is_ipv6)
 }
 

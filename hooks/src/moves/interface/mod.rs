@@ -18,16 +18,14 @@ use std::path::Path;
 
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
-use onload_lease::{Leases, MoveRecord, SavedInterface, SavedState};
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_lease::{Leases, SavedInterface, SavedState};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::fs::lock::Lock;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
 pub use ops::InterfaceOps;
-use queues::Origin;
 use rebind::RebindableFunction;
 pub(super) use usage::{check as check_unused, find_opener};
 
@@ -39,14 +37,6 @@ use super::netns::{Netns, SearchDepth};
 /// The name that engines use for a container's own interface.
 const RESERVED: &[u8] = b"eth0";
 
-/// The driver of an interface's function, if it can be rebound.
-#[derive(Default)]
-pub(crate) struct InterfacePreparation {
-    function: Option<RebindableFunction>,
-    /// The driver was bound again after a killed process had unbound it.
-    is_bound_again: bool,
-}
-
 impl MoveOps for InterfaceOps {
     const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
@@ -54,7 +44,6 @@ impl MoveOps for InterfaceOps {
     const NEEDS: &'static str = "an interface needs a rootful engine on the host";
     type Saved = SavedInterface;
     type Observation = Link;
-    type Preparation = InterfacePreparation;
 
     fn check_movable(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
         if container_netns.is_same(host_netns) {
@@ -101,17 +90,12 @@ impl MoveOps for InterfaceOps {
         check_names(link, request, &context.container_netns)?;
         let host_netns = &context.host_netns.netns;
         let warning = usage::check(host_netns, link, Some(*pci), SearchDepth::Processes)?;
-        let saved = saved::save_interface(link, *pci);
-        let vf = vf::check_vf(self, host_netns, request)?;
-        let sysctls = sysctl::save_sysctls(host_netns, link);
-        let saved = SavedInterface {
-            vf: vf.map(Box::new),
-            sysctls: sysctls
-                .with_context(|| format!("reading the settings of interface {name}"))?,
-            queues: queues::save_queues(host_netns, link).map(Box::new),
-            onload: onload::read_registration(&saved),
-            ..saved
-        };
+        let mut saved = saved::save_interface(link, *pci);
+        saved.vf = vf::check_vf(self, host_netns, request)?.map(Box::new);
+        saved.sysctls = sysctl::save_sysctls(host_netns, link)
+            .with_context(|| format!("reading the settings of interface {name}"))?;
+        saved.queues = queues::save_queues(host_netns, link).map(Box::new);
+        saved.onload = onload::read_registration(&saved);
         Ok((saved, warning))
     }
 
@@ -174,10 +158,6 @@ impl MoveOps for InterfaceOps {
         }
     }
 
-    fn identity(saved: &SavedInterface) -> (PciAddress, &str) {
-        (saved.pci, &saved.name)
-    }
-
     fn find(&self, netns: &Netns, saved: &SavedInterface) -> Result<Option<Link>> {
         self.find_interface(netns, saved.pci, &saved.name)
     }
@@ -186,21 +166,15 @@ impl MoveOps for InterfaceOps {
         matches!(self.find_interface(netns, pci, name), Ok(Some(_)))
     }
 
-    fn prepare(
-        &self,
-        host_netns: &HostNetns<'_, Self>,
-        saved: &SavedInterface,
-    ) -> Result<InterfacePreparation> {
+    fn prepare(&self, host_netns: &HostNetns<'_, Self>, saved: &SavedInterface) -> Result<()> {
         move_home::delete_impostors(host_netns)?;
-        let function = RebindableFunction::find(Path::new(rebind::PCI), saved.pci);
-        // If this fails, the interface is not on the host, which is what is said then.
-        let is_bound_again = function
-            .as_ref()
-            .is_some_and(|function| function.finish_rebind().is_ok_and(|done| done));
-        if is_bound_again {
+        // If binding fails, the error will be that the interface is not on the host.
+        if let Some(function) = find_function(saved)
+            && let Ok(true) = function.finish_rebind()
+        {
             rebind::wait_for_interface(host_netns, saved)?;
         }
-        Ok(InterfacePreparation { function, is_bound_again })
+        Ok(())
     }
 
     fn move_home(
@@ -218,14 +192,16 @@ impl MoveOps for InterfaceOps {
         returned: ReturnedDevice<'_, Self>,
         host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
-        let ReturnedDevice { returning: back, observation: seen, preparation: driver } = returned;
-        restore::clear_and_restore(host_netns, seen, &back.saved, &|link| {
-            if driver.is_bound_again {
-                return Ok(Origin::Driver);
-            }
-            restore::clear(host_netns, link, &back, driver.function.as_ref())
+        let ReturnedDevice { returning, observation: link } = returned;
+        let function = find_function(&returning.saved);
+        restore::clear_and_restore(host_netns, link, &returning.saved, &|link| {
+            restore::clear(host_netns, link, &returning, function.as_ref())
         })
     }
+}
+
+fn find_function(saved: &SavedInterface) -> Option<RebindableFunction> {
+    RebindableFunction::find(Path::new(rebind::PCI), saved.pci)
 }
 
 /// Fails if an alternative name of the interface is taken in the container. The names move too, and the kernel would
@@ -268,10 +244,9 @@ fn register(
     context: &MoveContext<'_, InterfaceOps>,
 ) -> Result<()> {
     let registration = onload::register(&context.container_netns, saved)?;
-    let update = |record: &mut MoveRecord| {
+    context.leases.update_moves(device, &|record| {
         if let SavedState::Interface(saved) = &mut record.saved {
             saved.onload = registration;
         }
-    };
-    context.leases.update_moves(device, &update)
+    })
 }

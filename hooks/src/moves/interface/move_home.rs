@@ -2,8 +2,7 @@
 //! interface in its place.
 
 use onload_lease::SavedInterface;
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::link::{Link, LinkChange, UP};
 
 use super::ops::InterfaceHostNetns;
@@ -58,9 +57,9 @@ fn return_impostor(
 ) -> Result<()> {
     let returned = host_netns.find(saved)?;
     let (host_links, _) = host_netns.netns.snapshot()?;
-    let is_own =
-        |link: &Link| returned.as_ref().is_some_and(|returned| returned.index == link.index);
-    let impostor = host_links.iter().find(|link| link.name == name && !is_own(link));
+    let own_index = returned.as_ref().map(|returned| returned.index);
+    let impostor =
+        host_links.iter().find(|link| link.name == name && Some(link.index) != own_index);
     if let Some(impostor) = impostor {
         let moved_away =
             host_netns.netns.move_link(impostor.index, from, Some(transit_name().as_bytes()));
@@ -81,13 +80,12 @@ fn return_impostor(
 /// moved them was killed. Otherwise only interfaces of drivers arrive under a transit name, and these are not deleted.
 pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
     let (host_links, _) = host_netns.netns.snapshot()?;
-    let is_left = |link: &&Link| {
-        let is_virtual = !link.kind.is_empty() && !host_netns.ops.is_function_interface(link);
-        is_virtual && is_transit_name(&link.name)
-    };
-    for impostor in host_links.iter().filter(is_left) {
-        // An impostor that cannot be deleted must not block the return of an interface.
-        let _ = host_netns.netns.delete(impostor.index);
+    for link in host_links {
+        let is_virtual = !link.kind.is_empty() && !host_netns.ops.is_function_interface(&link);
+        if is_virtual && is_transit_name(&link.name) {
+            // An impostor that cannot be deleted must not block the return of an interface.
+            let _ = host_netns.netns.delete(link.index);
+        }
     }
     Ok(())
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 
@@ -25,11 +24,10 @@ pub struct InterfaceOps {
 
 impl InterfaceOps {
     fn pci_function(&self, link: &Link) -> Option<PciAddress> {
-        let stand_in = || {
-            let end = link.lower.filter(|_| link.kind == b"veth")?;
-            self.stand_ins.get(&end).copied()
-        };
-        link.function.or_else(stand_in)
+        link.function.or_else(|| {
+            let peer = link.lower.filter(|_| link.kind == b"veth")?;
+            self.stand_ins.get(&peer).copied()
+        })
     }
 
     pub(super) fn is_function_interface(&self, link: &Link) -> bool {

@@ -101,7 +101,9 @@ pub(super) fn leave_one_channel(
 ) -> SysResult<()> {
     let saved_channels = saved.queues.as_ref().and_then(|queues| queues.channels);
     let has_filters = read(Path::new(AF_XDP_FLOW_FILTERS)).is_none_or(|value| value != "0");
-    if has_filters || !saved_channels.is_some_and(receives_by_several) {
+    let receives_by_several =
+        saved_channels.is_some_and(|[receive, _, _, both]| receive.saturating_add(both) > 1);
+    if has_filters || !receives_by_several {
         return Ok(());
     }
     let interface_dir = InterfaceDir::open(netns, link);
@@ -114,10 +116,6 @@ pub(super) fn leave_one_channel(
                 saved.name
             )
         })
-}
-
-fn receives_by_several([receive, _, _, combined]: [u32; 4]) -> bool {
-    receive.saturating_add(combined) > 1
 }
 
 /// Names of settings in messages.

@@ -1,14 +1,12 @@
 //! Recreates a virtual function's interface by rebinding its driver. This also deletes the interfaces stacked on it, in
 //! all network namespaces.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use onload_core::class::Class;
-use onload_lease::{Lease, LeaseEntry, SavedInterface};
+use onload_lease::{LeaseEntry, SavedInterface};
 use onload_sys::error::Result;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
@@ -54,7 +52,7 @@ impl RebindableFunction {
         dir.join("physfn").exists().then_some(RebindableFunction { bus, dir, pci })
     }
 
-    /// Returns why the driver must not be rebound. What could not be determined is a reason too.
+    /// Returns why the driver must not be rebound. A check that fails is a reason too.
     pub(super) fn find_obstacle(&self, interface: &str, leases: &[LeaseEntry]) -> Option<String> {
         let obstacle = || {
             let before = self.driver_override()?;
@@ -165,14 +163,12 @@ impl RebindableFunction {
         };
         let name = entry.device.name.as_str();
         let pci = self.pci.to_string();
-        let is_of_function = |lease: &Lease| {
-            let record = lease.moved.as_ref();
-            lease.facts.values().any(|fact| *fact == pci)
-                || record.is_some_and(|record| record.saved.pci() == self.pci)
-        };
         name == pci
             || self.device_names(dir).iter().any(|device_name| device_name == name)
-            || entry.lease.as_ref().is_ok_and(is_of_function)
+            || entry.lease.as_ref().is_ok_and(|lease| {
+                lease.facts.values().any(|fact| *fact == pci)
+                    || lease.moved.as_ref().is_some_and(|record| record.saved.pci() == self.pci)
+            })
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {

@@ -1,8 +1,8 @@
 //! Restores an interface that is on the host again.
 
 use onload_lease::{ONLOAD_REGISTRATION, SavedInterface};
-use onload_sys::error;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::bpf;
+use onload_sys::error::{Context as _, Result, error};
 use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP};
 
 use super::ops::{InterfaceHostNetns, InterfaceOps};
@@ -31,25 +31,28 @@ pub(super) fn clear(
     if returning.record.rebound.is_some_and(|before| before != link.index) {
         return Ok(Origin::Driver);
     }
+    let has_other_devices = function.is_some_and(RebindableFunction::has_other_devices);
     let mut obstacle = None;
-    if let Some(function) = function.filter(|function| !function.has_other_devices()) {
+    let mut rebind_if = |is_due: bool| -> Result<bool, RestoreError> {
+        let Some(function) = function.filter(|_| is_due) else {
+            return Ok(false);
+        };
         obstacle = rebind(host_netns, link, returning, function)?;
-        if obstacle.is_none() {
-            return Ok(Origin::Driver);
-        }
+        Ok(obstacle.is_none())
+    };
+    if rebind_if(!has_other_devices)? {
+        return Ok(Origin::Driver);
     }
-    uppers::detach_programs(link)?;
+    bpf::interface::detach_all(link).with_context(|| {
+        let name = link.display_name();
+        format!("removing BPF programs from interface {name}; `bpftool net` shows them")
+    })?;
     let (depth, timeout) = (SearchDepth::Descriptors, uppers::LONG);
     let Err(error) = uppers::delete_uppers(&host_netns.netns, link, depth, timeout) else {
         return Ok(Origin::Container);
     };
-    if obstacle.is_none()
-        && let Some(function) = function
-    {
-        obstacle = rebind(host_netns, link, returning, function)?;
-        if obstacle.is_none() {
-            return Ok(Origin::Driver);
-        }
+    if rebind_if(has_other_devices)? {
+        return Ok(Origin::Driver);
     }
     let obstacle = obstacle.map_or_else(String::new, |obstacle| format!(", and {obstacle}"));
     Err(error!("{error:#}{obstacle}").into())
@@ -67,17 +70,18 @@ fn rebind(
     if obstacle.is_some() {
         return Ok(obstacle);
     }
-    returning.update_record(&|record| record.rebound = Some(link.index))?;
+    returning.leases.update_moves(returning.device, &|record| record.rebound = Some(link.index))?;
     let SavedInterface { name, pci, .. } = &returning.saved;
-    let rebound = function.rebind();
-    rebound.with_context(|| format!("rebinding the driver of interface {name} ({pci})"))?;
+    function
+        .rebind()
+        .with_context(|| format!("rebinding the driver of interface {name} ({pci})"))?;
     wait_for_interface(host_netns, &returning.saved)?;
     Ok(None)
 }
 
 /// Restores an interface on the host and removes what a container left on it, by `clear`. Its name is restored first,
-/// because any user can delay `clear` or make it fail. It is set up last, after `clear` and with its settings restored:
-/// otherwise the host would accept the next router advertisement on the link.
+/// because any user can delay `clear` or make it fail. The interface goes up last, after `clear` and with its settings
+/// restored: otherwise the host would accept the next router advertisement on the link.
 pub(super) fn clear_and_restore(
     host_netns: &InterfaceHostNetns<'_>,
     link: Link,
@@ -85,7 +89,8 @@ pub(super) fn clear_and_restore(
     clear: &dyn Fn(&Link) -> Result<Origin, RestoreError>,
 ) -> Result<(), RestoreError> {
     // Steps that an attached program prevents are repeated below, or reported.
-    let _ = restore(host_netns, link, &with_link_down(saved));
+    let _ =
+        restore(host_netns, link, &SavedInterface { flags: saved.flags & !UP, ..saved.clone() });
     let origin = clear(&reread(host_netns, saved)?)?;
     let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
     if !differences.is_empty() {
@@ -108,10 +113,6 @@ pub(super) fn clear_and_restore(
     }
     onload::restore(&host_netns.netns, saved)
         .map_err(|error| RestoreError { error, differs: Some(ONLOAD_REGISTRATION.to_owned()) })
-}
-
-fn with_link_down(saved: &SavedInterface) -> SavedInterface {
-    SavedInterface { flags: saved.flags & !UP, ..saved.clone() }
 }
 
 /// Restores the settings that differ.
@@ -159,8 +160,7 @@ fn restore(
 
 /// Reads the interface again.
 fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
-    let link = host_netns.find(saved)?;
-    link.ok_or_else(|| host_netns.not_on_host_error(saved.pci, &saved.name))
+    host_netns.find(saved)?.ok_or_else(|| host_netns.not_on_host_error(saved.pci, &saved.name))
 }
 
 /// Renames the interface to a transit name if another one has its original name. Returns whether it did. A container
@@ -244,46 +244,43 @@ mod tests {
     use crate::moves::netns::test_namespace::netns;
     use crate::moves::rdma::RdmaOps;
 
-    /// A host where an interface of a virtual function may be.
+    /// A network namespace in place of the host's, with a veth interface in place of a virtual function's.
     struct Host {
         child: Child,
-        identity: InterfaceOps,
+        ops: InterfaceOps,
     }
 
     impl Host {
-        /// None where namespaces cannot be made here.
+        /// Returns `None` if this machine cannot create namespaces.
         fn new() -> Option<Self> {
             network::can_be("moving interfaces").then(|| Host {
                 child: Child::of_root(),
-                identity: InterfaceOps {
-                    stand_ins: [(51, pci())].into(),
-                    ..InterfaceOps::default()
-                },
+                ops: InterfaceOps { stand_ins: [(51, pci())].into(), ..InterfaceOps::default() },
             })
         }
 
-        /// With the interface, under a name.
-        fn with(name: &str) -> Option<Self> {
+        /// Also creates the interface.
+        fn with_interface(name: &str) -> Option<Self> {
             let host = Host::new()?;
-            host.make(name, "");
+            host.add_interface(name, "");
             Some(host)
         }
 
-        fn make(&self, name: &str, more: &str) {
-            self.ip(&format!("link add {name} index 50 {more}type veth peer name end index 51"));
+        fn add_interface(&self, name: &str, options: &str) {
+            self.ip(&format!("link add {name} index 50 {options}type veth peer name end index 51"));
         }
 
         fn ip(&self, words: &str) {
             self.child.ip(words);
         }
 
-        fn home(&self) -> InterfaceHostNetns<'_> {
-            InterfaceHostNetns { netns: netns(&self.child), ops: &self.identity }
+        fn host_netns(&self) -> InterfaceHostNetns<'_> {
+            InterfaceHostNetns { netns: netns(&self.child), ops: &self.ops }
         }
 
-        /// The interface, whatever it is called.
+        /// Finds the interface under any name.
         fn find(&self) -> Link {
-            let found = self.home().find(&saved::save_interface(&seen(), pci()));
+            let found = self.host_netns().find(&saved::save_interface(&expected_link(), pci()));
             found.unwrap().unwrap()
         }
     }
@@ -292,8 +289,8 @@ mod tests {
         "0000:03:10.0".parse().unwrap()
     }
 
-    /// What the first look saw, whose number another one has now.
-    fn seen() -> Link {
+    /// The interface as first observed. Another interface has its index by now.
+    fn expected_link() -> Link {
         Link { index: 77, name: b"ens1v0".to_vec(), ..Link::default() }
     }
 
@@ -302,77 +299,77 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_a_container_put_in_the_place_of_another_does_not_stay_on_the_host() {
+    fn removes_an_impostor_from_the_host() {
         let Some(host) = Host::new() else { return };
-        let (home, container) = (host.home(), Child::of_root());
-        let seen = seen();
-        let facts = saved::save_interface(&seen, pci());
-        for (came_as, kind, other) in [
+        let (host_netns, container) = (host.host_netns(), Child::of_root());
+        let expected = expected_link();
+        let saved = saved::save_interface(&expected, pci());
+        for (name, kind, alternative_name) in [
             ("ens1v0", "veth", None),
             ("eth7", "veth", None),
             ("ens1v0", "bridge", None),
             // Its own name makes the kernel fail a rename after the move.
             ("eth7", "veth", Some("ens1v0")),
         ] {
-            container.ip(&format!("link add {came_as} index 77 type {kind}"));
-            if let Some(other) = other {
-                container.ip(&format!("link property add dev {came_as} altname {other}"));
+            container.ip(&format!("link add {name} index 77 type {kind}"));
+            if let Some(alternative_name) = alternative_name {
+                container.ip(&format!("link property add dev {name} altname {alternative_name}"));
             }
             let from = netns(&container);
-            let message = move_home(&from, &seen, &home, &facts).unwrap_err();
+            let message = move_home(&from, &expected, &host_netns, &saved).unwrap_err();
             let message = message.to_string();
             let is_known = message.contains("was replaced by another one")
                 || message.starts_with("moving interface");
             assert!(is_known, "{message}");
-            assert_eq!(names(&home.netns), ["lo"], "{kind} {came_as}");
+            assert_eq!(names(&host_netns.netns), ["lo"], "{kind} {name}");
             let left = names(&from).into_iter().find(|name| name != "lo");
             container.ip(&format!("link del {}", left.unwrap()));
         }
     }
 
     #[test]
-    fn what_came_in_the_place_of_an_interface_that_is_back_already_goes_too() {
-        let Some(host) = Host::with("eth3") else {
+    fn removes_an_impostor_of_an_interface_that_has_already_returned() {
+        let Some(host) = Host::with_interface("eth3") else {
             return;
         };
-        let (home, container) = (host.home(), Child::of_root());
+        let (host_netns, container) = (host.host_netns(), Child::of_root());
         container.ip("link add eth7 index 77 type veth");
-        let seen = seen();
-        let facts = saved::save_interface(&seen, pci());
-        move_home(&netns(&container), &seen, &home, &facts).unwrap();
-        assert_eq!(names(&home.netns), ["lo", "eth3", "end"]);
+        let expected = expected_link();
+        let saved = saved::save_interface(&expected, pci());
+        move_home(&netns(&container), &expected, &host_netns, &saved).unwrap();
+        assert_eq!(names(&host_netns.netns), ["lo", "eth3", "end"]);
     }
 
     #[test]
-    fn an_interface_has_its_name_and_is_down_while_what_is_left_on_it_cannot_be_found() {
-        let Some(host) = Host::with("ens1v0") else {
+    fn restores_the_name_but_stays_down_until_the_interface_is_cleared() {
+        let Some(host) = Host::with_interface("ens1v0") else {
             return;
         };
-        let home = host.home();
+        let host_netns = host.host_netns();
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
-            let here = home.netns.links().unwrap();
+            let here = host_netns.netns.links().unwrap();
             here.into_iter().find(|link| link.display_name() == name).unwrap()
         };
-        let facts = saved::save_interface(&find("ens1v0"), pci());
+        let saved = saved::save_interface(&find("ens1v0"), pci());
         host.ip("link set ens1v0 down");
         host.ip("link set ens1v0 name eth7");
         host.ip("link set eth7 up");
         let failed = || Err(Error::new("not found").into());
-        clear_and_restore(&home, find("eth7"), &facts, &|_| failed()).unwrap_err();
+        clear_and_restore(&host_netns, find("eth7"), &saved, &|_| failed()).unwrap_err();
         assert_eq!(find("ens1v0").flags & UP, 0);
-        clear_and_restore(&home, find("ens1v0"), &facts, &|_| Ok(Origin::Container)).unwrap();
+        clear_and_restore(&host_netns, find("ens1v0"), &saved, &|_| Ok(Origin::Container)).unwrap();
         assert_eq!(find("ens1v0").flags & UP, UP);
     }
 
     #[test]
-    fn what_sysctl_says_of_an_interface_is_as_it_was_before_that_is_up() {
+    fn restores_sysctls_before_the_interface_goes_up() {
         const SET: [(&str, &str); 3] = [
             ("ipv4/conf/ens1v0/arp_ignore", "1"),
             ("ipv6/conf/ens1v0/accept_ra", "0"),
             ("ipv6/conf/ens1v0/disable_ipv6", "1"),
         ];
-        let Some(host) = Host::with("ens1v0") else {
+        let Some(host) = Host::with_interface("ens1v0") else {
             return;
         };
         let file = |name| Path::new("/proc/sys/net").join(name);
@@ -384,7 +381,7 @@ mod tests {
             });
             are_set
         };
-        let (home, container) = (host.home(), Child::of_root());
+        let (host_netns, container) = (host.host_netns(), Child::of_root());
         host.child.within(|| {
             for (name, value) in SET {
                 std::fs::write(file(name), value).unwrap();
@@ -392,55 +389,55 @@ mod tests {
         });
         host.ip("link set ens1v0 up");
         let link = host.find();
-        let facts = SavedInterface {
-            sysctls: sysctl::save_sysctls(&home.netns, &link).unwrap(),
+        let saved = SavedInterface {
+            sysctls: sysctl::save_sysctls(&host_netns.netns, &link).unwrap(),
             ..saved::save_interface(&link, pci())
         };
         let from = netns(&container);
-        home.netns.move_link(link.index, &from, None).unwrap();
+        host_netns.netns.move_link(link.index, &from, None).unwrap();
         let mut there = from.links().unwrap().into_iter();
         let there = there.find(|link| link.name == b"ens1v0").unwrap();
-        move_home(&from, &there, &home, &facts).unwrap();
-        // Where one of them cannot be set, it stays down.
-        let odd = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
-        let odd = SavedInterface { sysctls: odd.into(), ..facts.clone() };
+        move_home(&from, &there, &host_netns, &saved).unwrap();
+        // If a setting cannot be restored, the interface stays down.
+        let unsettable = [("ipv6/addr_gen_mode".to_owned(), "77".to_owned())];
+        let unsettable = SavedInterface { sysctls: unsettable.into(), ..saved.clone() };
         let cleared = |_: &Link| Ok(Origin::Container);
-        let error = clear_and_restore(&home, host.find(), &odd, &cleared).unwrap_err();
+        let error = clear_and_restore(&host_netns, host.find(), &unsettable, &cleared).unwrap_err();
         let left = "its addr_gen_mode below net.ipv6.conf";
         assert_eq!(error.differs.as_deref(), Some(left));
         assert_eq!((are_set(), host.find().flags & UP), ([false; 3], 0));
-        clear_and_restore(&home, host.find(), &facts, &cleared).unwrap();
+        clear_and_restore(&host_netns, host.find(), &saved, &cleared).unwrap();
         assert_eq!((are_set(), host.find().flags & UP), ([true; 3], UP));
     }
 
     #[test]
-    fn an_interface_that_was_made_anew_is_what_it_was() {
+    fn restores_an_interface_that_its_driver_recreated() {
         let Some(host) = Host::new() else { return };
-        let home = host.home();
-        host.make("ens1v0", "address 02:00:00:00:10:01 ");
+        let host_netns = host.host_netns();
+        host.add_interface("ens1v0", "address 02:00:00:00:10:01 ");
         host.ip("link set ens1v0 mtu 1400");
         let before = host.find();
-        let facts = saved::save_interface(&before, pci());
-        // What its driver does, and a macvlan that no search has found goes with it.
+        let saved = saved::save_interface(&before, pci());
+        // Rebinding also deletes a macvlan that no search has found.
         host.ip("link add link ens1v0 name mac0 type macvlan");
-        let anew = |_: &Link| {
+        let rebind = |_: &Link| {
             host.ip("link del ens1v0");
-            host.make("eth0", "address 02:00:00:00:66:66 ");
-            wait_for_interface(&home, &facts)?;
+            host.add_interface("eth0", "address 02:00:00:00:66:66 ");
+            wait_for_interface(&host_netns, &saved)?;
             Ok(Origin::Driver)
         };
-        clear_and_restore(&home, before, &facts, &anew).unwrap();
+        clear_and_restore(&host_netns, before, &saved, &rebind).unwrap();
         let after = host.find();
         assert_eq!(after.display_name(), "ens1v0");
         assert_eq!(
             (after.mtu, saved::save_interface(&after, pci()).mac),
-            (1400, facts.mac.clone())
+            (1400, saved.mac.clone())
         );
-        assert!(!names(&home.netns).contains(&"mac0".to_owned()));
+        assert!(!names(&host_netns.netns).contains(&"mac0".to_owned()));
     }
 
-    /// A bus with one virtual function whose driver binds.
-    fn bus() -> tempfile::TempDir {
+    /// A PCI bus in sysfs with one virtual function whose driver binds.
+    fn pci_bus() -> tempfile::TempDir {
         let bus = tempfile::tempdir().unwrap();
         let function = bus.path().join("devices").join(pci().to_string());
         let driver = bus.path().join("drivers/igbvf");
@@ -453,14 +450,15 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_made_anew_once_and_its_lease_says_so() {
-        let Some(host) = Host::with("ens1v0") else {
+    fn rebinds_once_and_records_it_in_the_lease() {
+        let Some(host) = Host::with_interface("ens1v0") else {
             return;
         };
-        let home = host.home();
-        let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
+        let host_netns = host.host_netns();
+        let (dir, bus) = (tempfile::tempdir().unwrap(), pci_bus());
         let device: DeviceId = "netdev:ens1v0".parse().unwrap();
-        let leases = leased(dir.path(), &device, saved::save_interface(&host.find(), pci()));
+        let leases =
+            lease_interface(dir.path(), &device, saved::save_interface(&host.find(), pci()));
         let moved = || {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             listed.moved.unwrap()
@@ -471,41 +469,42 @@ mod tests {
         assert!(ReturningDevice::<RdmaOps>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
         let function = RebindableFunction::find(bus.path(), pci()).unwrap();
-        let origin = clear(&home, &host.find(), &back(&first), Some(&function)).unwrap();
+        let origin = clear(&host_netns, &host.find(), &back(&first), Some(&function)).unwrap();
         assert_eq!(origin, Origin::Driver);
         let again = moved();
         assert_eq!(again.rebound, Some(50));
-        // Whoever did that was killed before it was unbound: what is left on it is looked for.
-        let is_left = || names(&home.netns).contains(&"mac0".to_owned());
+        // The process was killed before it unbound the driver, so the next one searches for stacked interfaces.
+        let has_macvlan = || names(&host_netns.netns).contains(&"mac0".to_owned());
         host.ip("link add link ens1v0 name mac0 type macvlan");
-        drop(clear(&home, &host.find(), &back(&again), None));
-        assert!(!is_left());
+        drop(clear(&host_netns, &host.find(), &back(&again), None));
+        assert!(!has_macvlan());
         host.ip("link del ens1v0");
         host.ip("link add ens1v0 index 60 type veth peer name end index 51");
-        // What stands on it now is the host's own.
+        // A macvlan on the new interface belongs to the host.
         host.ip("link add link ens1v0 name mac0 type macvlan");
-        let origin = clear(&home, &host.find(), &back(&again), Some(&function)).unwrap();
+        let origin = clear(&host_netns, &host.find(), &back(&again), Some(&function)).unwrap();
         assert_eq!(origin, Origin::Driver);
-        assert!(is_left());
+        assert!(has_macvlan());
     }
 
     #[test]
-    fn what_is_left_on_a_function_that_must_not_be_rebound_is_looked_for() {
-        let Some(host) = Host::with("ens1v0") else {
+    fn searches_for_stacked_interfaces_if_the_driver_must_not_be_rebound() {
+        let Some(host) = Host::with_interface("ens1v0") else {
             return;
         };
-        let home = host.home();
-        let (dir, bus) = (tempfile::tempdir().unwrap(), bus());
+        let host_netns = host.host_netns();
+        let (dir, bus) = (tempfile::tempdir().unwrap(), pci_bus());
         let device: DeviceId = "netdev:ens1v0".parse().unwrap();
-        let leases = leased(dir.path(), &device, saved::save_interface(&host.find(), pci()));
+        let leases =
+            lease_interface(dir.path(), &device, saved::save_interface(&host.find(), pci()));
         let moved = || leases.list().unwrap().remove(0).lease.unwrap().moved.unwrap();
         let function_dir = bus.path().join("devices").join(pci().to_string());
         let function = RebindableFunction::find(bus.path(), pci()).unwrap();
         let clear = || {
             host.ip("link add link ens1v0 name mac0 type macvlan");
             let back = ReturningDevice::new(&leases, &device, moved()).unwrap();
-            let origin = clear(&home, &host.find(), &back, Some(&function)).unwrap();
-            assert!(!names(&home.netns).contains(&"mac0".to_owned()));
+            let origin = clear(&host_netns, &host.find(), &back, Some(&function)).unwrap();
+            assert!(!names(&host_netns.netns).contains(&"mac0".to_owned()));
             assert_eq!((origin, moved().rebound), (Origin::Container, None));
         };
         std::fs::write(function_dir.join("driver_override"), "vfio-pci\n").unwrap();
@@ -517,11 +516,11 @@ mod tests {
         assert!(!bus.path().join("drivers/igbvf/unbind").exists());
     }
 
-    fn leased(run: &Path, device: &DeviceId, facts: SavedInterface) -> Leases {
+    fn lease_interface(run: &Path, device: &DeviceId, saved: SavedInterface) -> Leases {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
         let moved = MoveRecord {
-            saved: facts.into(),
+            saved: saved.into(),
             namespace: 7,
             addresses: Vec::new(),
             returning: true,
@@ -545,31 +544,31 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_was_down_is_up_for_a_moment() {
-        let Some(host) = Host::with("ens1v0") else {
+    fn sets_an_interface_up_for_a_moment() {
+        let Some(host) = Host::with_interface("ens1v0") else {
             return;
         };
-        let home = host.home();
+        let host_netns = host.host_netns();
         host.ip("link set ens1v0 promisc on");
         let flags = || host.find().flags & (UP | PROMISCUOUS);
         let mut within = 0;
-        run_while_up(&home, &host.find(), UP, || within = flags());
+        run_while_up(&host_netns, &host.find(), UP, || within = flags());
         assert_eq!((within, flags()), (UP | PROMISCUOUS, PROMISCUOUS));
-        run_while_up(&home, &host.find(), UP | PROMISCUOUS, || within = flags());
+        run_while_up(&host_netns, &host.find(), UP | PROMISCUOUS, || within = flags());
         assert_eq!((within, flags()), (UP, 0));
     }
 
     #[test]
-    fn what_a_killed_process_left_on_the_host_in_the_place_of_an_interface_is_deleted() {
-        let Some(host) = Host::with("ctkffffffffffff") else {
+    fn deletes_impostors_that_a_killed_process_left_on_the_host() {
+        let Some(host) = Host::with_interface("ctkffffffffffff") else {
             return;
         };
-        let home = host.home();
+        let host_netns = host.host_netns();
         for name in ["ctk0123456789ab", "ctk-lan", "ctk0123456789AB"] {
             host.ip(&format!("link add {name} type bridge"));
         }
-        delete_impostors(&home).unwrap();
-        let mut here = names(&home.netns);
+        delete_impostors(&host_netns).unwrap();
+        let mut here = names(&host_netns.netns);
         here.sort();
         let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
         assert_eq!(here, stay);

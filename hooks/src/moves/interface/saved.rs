@@ -57,11 +57,10 @@ pub(super) fn plan_restore<'a>(
     let no_xdp = link.xdp_modes.iter().map(|mode| RestoreStep::Change(LinkChange::NoXdp(*mode)));
     add("its XDP program", no_xdp.collect());
     let names = &saved.alternative_names;
-    let is_kept = |name: &[u8]| names.iter().any(|saved_name| saved_name.as_bytes() == name);
     let other_names = link
         .alternative_names
         .iter()
-        .filter(|name| !is_kept(name))
+        .filter(|name| !names.iter().any(|saved_name| saved_name.as_bytes() == **name))
         .map(|name| RestoreStep::AlternativeName { name, is_set: false });
     add("its other names", other_names.collect());
     let name = saved.name.as_bytes();
@@ -84,8 +83,8 @@ pub(super) fn plan_restore<'a>(
     add("the length of its queue", step_if(is_other, LinkChange::QueueLength(length)));
     let alias = saved.alias.as_deref().unwrap_or_default().as_bytes();
     add("its alias", step_if(link.alias != alias, LinkChange::Alias(alias)));
-    let broadcast = saved.broadcast.as_deref().and_then(parse_hwaddr);
-    let broadcast = broadcast.filter(|bytes| *bytes != link.broadcast);
+    let broadcast =
+        saved.broadcast.as_deref().and_then(parse_hwaddr).filter(|bytes| *bytes != link.broadcast);
     add("its broadcast address", optional_step(broadcast.map(LinkChange::Broadcast)));
     let mode = saved.link_mode.filter(|mode| Some(*mode) != link.link_mode);
     add("its link mode", optional_step(mode.map(LinkChange::LinkMode)));

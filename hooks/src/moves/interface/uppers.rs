@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use onload_sys::error::{Context as _, Error, Result};
+use onload_sys::error::{Context as _, Error, Result, bail};
 use onload_sys::netlink::link::{GROUP, Link, LinkChange};
 use onload_sys::text::Quoted;
-use onload_sys::{bail, bpf};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
@@ -25,9 +24,9 @@ const BATCH: usize = 200;
 /// The lowest group number used for deletion.
 const FIRST_GROUP: u32 = 1 << 30;
 
-/// Calls `act` for each namespace with interfaces stacked on an interface of `base`, as it is found, since there may be
-/// more than this process may have descriptors. Returns why the search is incomplete. Fails if not even all namespaces
-/// of the host could be examined.
+/// Calls `action` for each namespace with interfaces stacked on an interface of `base`. Each namespace is closed before
+/// the next one is opened, since there may be more of them than this process may have descriptors. Returns why the
+/// search is incomplete. Fails if not even all namespaces of the host could be examined.
 pub(super) fn visit_uppers(
     base: &Netns,
     lower: &Link,
@@ -155,14 +154,6 @@ pub(super) fn delete(netns: &Netns, index: u32) -> io::Result<()> {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(()),
         deleted => deleted,
     }
-}
-
-/// Detaches the programs that a container left on an interface of the host.
-pub(super) fn detach_programs(link: &Link) -> Result<()> {
-    bpf::interface::detach_all(link).with_context(|| {
-        let name = link.display_name();
-        format!("removing BPF programs from interface {name}; `bpftool net` shows them")
-    })
 }
 
 #[cfg(test)]

@@ -80,21 +80,17 @@ fn read_network_state(netns: &Netns) -> Result<NetworkState> {
 }
 
 fn find_soft_rdma(name: &str) -> Option<String> {
-    let stands_on = |device: &String| {
+    list_names(Path::new(RDMA)).find(|device| {
         let parent = std::fs::read_to_string(Path::new(RDMA).join(device).join("parent"));
         parent.is_ok_and(|parent| parent.trim_end() == name)
-    };
-    list_names(Path::new(RDMA)).find(stands_on)
+    })
 }
 
 /// Returns the vDPA device of a function, which a virtual machine may use.
 pub(super) fn find_vdpa(bus: &Path, function: PciAddress) -> Option<String> {
     let devices = bus.join("devices");
-    let is_of_function = |name: &String| {
-        let path = canonicalize(devices.join(name));
-        path.is_ok_and(|path| is_below(&path, function))
-    };
-    list_names(&devices).find(is_of_function)
+    list_names(&devices)
+        .find(|name| canonicalize(devices.join(name)).is_ok_and(|path| is_below(&path, function)))
 }
 
 /// Returns the nodes through which programs such as DPDK use a function in addition to its driver.
@@ -112,9 +108,10 @@ fn verbs_nodes(function: PciAddress) -> Vec<PathBuf> {
 /// (`ib_uverbs_remove_one`).
 pub(in crate::moves) fn find_opener(netns: &Netns, nodes: &[PathBuf]) -> Option<String> {
     let deadline = Instant::now() + START_SEARCH_TIMEOUT;
-    let is_here = |directory: &Path| netns.contains_process(directory);
     nodes.iter().find_map(|node| {
-        let opener = Processes::default().find_opener_among(&is_here, node, deadline);
-        Some(format!("{} has {node:?} open", describe_process(opener.ok()??)))
+        let opener = Processes::default()
+            .find_opener_among(&|directory| netns.contains_process(directory), node, deadline)
+            .ok()??;
+        Some(format!("{} has {node:?} open", describe_process(opener)))
     })
 }

@@ -2,8 +2,7 @@
 //! address, the interface has to adopt it.
 
 use onload_lease::{SavedInterface, SavedVf};
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
 use super::ops::{InterfaceHostNetns, InterfaceOps};
@@ -34,10 +33,8 @@ pub(super) fn set_up_vf(
     };
     let name = &saved.name;
     if let Some(mac) = vf.given.mac {
-        let (_, change) =
-            (set_link_state(host_netns, link.index, 0), LinkChange::Address(mac.to_vec()));
         // Some drivers accept a new address only until the physical function has set one.
-        let _ = host_netns.netns.change_link(link.index, &change);
+        set_address_while_down(host_netns, link.index, &mac);
     }
     let set = host_netns.ops.vf_access.set_up(&host_netns.netns, saved.pci, vf);
     set.with_context(|| format!("interface {name}"))?;
@@ -75,27 +72,26 @@ fn apply_address(
     saved: &SavedInterface,
     address: &[u8],
 ) -> Result<bool> {
-    let mut is_applied = false;
     for bounces in [false, true] {
-        let Some(link) = host_netns.find(saved)? else {
-            return Ok(false);
-        };
-        is_applied = link.address == address;
-        if is_applied {
-            break;
+        match host_netns.find(saved)? {
+            None => return Ok(false),
+            Some(link) if link.address == address => return Ok(true),
+            Some(link) => {
+                if bounces {
+                    let up = LinkChange::Flags { mask: UP, flags: UP };
+                    let _ = host_netns.netns.change_link(link.index, &up);
+                }
+                set_address_while_down(host_netns, link.index, address);
+            }
         }
-        if bounces {
-            set_link_state(host_netns, link.index, UP);
-        }
-        set_link_state(host_netns, link.index, 0);
-        let change = LinkChange::Address(address.to_vec());
-        let _ = host_netns.netns.change_link(link.index, &change);
-        let link = host_netns.find(saved)?;
-        is_applied = link.is_some_and(|link| link.address == address);
     }
-    Ok(is_applied)
+    Ok(host_netns.find(saved)?.is_some_and(|link| link.address == address))
 }
 
-fn set_link_state(host_netns: &InterfaceHostNetns<'_>, index: u32, flags: u32) {
-    let _ = host_netns.netns.change_link(index, &LinkChange::Flags { mask: UP, flags });
+/// Ignores failures, since the address is compared afterwards.
+fn set_address_while_down(host_netns: &InterfaceHostNetns<'_>, index: u32, address: &[u8]) {
+    let down = LinkChange::Flags { mask: UP, flags: 0 };
+    for change in [down, LinkChange::Address(address.to_vec())] {
+        let _ = host_netns.netns.change_link(index, &change);
+    }
 }

@@ -1,10 +1,9 @@
 //! A network namespace: entering it, and requests to the kernel in it.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::thread;
+use std::{io, thread};
 
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::address::{self, Address};
@@ -128,9 +127,9 @@ impl Netns {
     /// Returns the interfaces, and whether they are a consistent snapshot. If processes in the namespace change it all
     /// the time, the list also has interfaces that are gone by now.
     pub(crate) fn snapshot(&self) -> Result<(Vec<Link>, bool)> {
-        let key = |link: &Link| link.index;
-        let listed = self.socket.snapshot(link::GET, &link::dump_payload(), &link::parse, &key);
-        listed.context("listing network interfaces")
+        self.socket
+            .snapshot(link::GET, &link::dump_payload(), &link::parse, &|link: &Link| link.index)
+            .context("listing network interfaces")
     }
 
     /// Returns the virtual functions of an interface.

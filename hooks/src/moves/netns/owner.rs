@@ -16,7 +16,8 @@ const OWN_USER_NAMESPACE: &str = "/proc/self/ns/user";
 pub(super) enum NetnsOwner {
     /// This process's user namespace, in which creating one requires a capability. Also used if the owner is unknown.
     Host,
-    /// Another user namespace of user 0. Any process of that user can create one, also in a container.
+    /// A user namespace of user 0 other than this process's. Any process of that user can create one, also in a
+    /// container.
     Root,
     Other,
 }

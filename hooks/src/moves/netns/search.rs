@@ -116,8 +116,8 @@ pub(crate) struct NetnsSearch {
     /// All paths of namespaces to be examined later, since any path may vanish by then.
     later: BTreeMap<NetnsOwner, Vec<PathBuf>>,
     has_ended: bool,
-    /// The kernel may reuse a number for a namespace that is created during the search. That one is newer than any that
-    /// is searched for.
+    /// The kernel may reuse a number for a namespace that is created during the search. It is then skipped, which does no
+    /// harm: the search is for older ones.
     visits: BTreeMap<Inode, Visit>,
 }
 
@@ -163,8 +163,7 @@ impl NetnsSearch {
                 }
                 _ => return None,
             };
-            let later = self.later.remove(&self.turn).unwrap_or_default();
-            let later = later.into_iter().map(Ok);
+            let later = self.later.remove(&self.turn).unwrap_or_default().into_iter().map(Ok);
             self.paths = match (self.turn, self.depth) {
                 (NetnsOwner::Other, SearchDepth::Descriptors) => {
                     // Collected at once, so that the time for examining each does not count as time for descriptors.
@@ -256,12 +255,13 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn list_processes() -> impl Iterator<Item = io::Result<PathBuf>> {
-    let is_pid = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    let processes = iter::once_with(|| entries(Path::new(PROC))).flatten();
-    processes.filter(move |path| path.as_ref().map_or(true, is_pid))
+    iter::once_with(|| entries(Path::new(PROC)))
+        .flatten()
+        .filter(|path| path.as_ref().map_or(true, |path| is_process_dir(path)))
+}
+
+fn is_process_dir(path: &Path) -> bool {
+    path.file_name().unwrap_or_default().as_bytes().iter().all(u8::is_ascii_digit)
 }
 
 /// Lists the network namespaces of threads, each once, and the descriptors of network namespaces. The last item is an
@@ -298,26 +298,24 @@ fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
 /// This includes the main thread, since the process may be newer than the first pass.
 fn process_namespaces(process: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let threads = iter::once(process.to_owned()).chain(other_threads(process));
-    let namespaces = threads.map(|thread| thread.join("ns/net"));
-    namespaces.chain(list_descriptors(process))
+    threads.map(|thread| thread.join("ns/net")).chain(list_descriptors(process))
 }
 
 /// Returns whether a descriptor may refer to a network namespace, judging by its link and inode number. The file itself
 /// is not accessed, because it may be on a server that never answers.
 fn may_be_netns(path: &Path) -> io::Result<bool> {
-    // One system call decides most cases. Paths of files start with a slash.
-    let name = fs::read_link(path).unwrap_or_default();
-    let name = name.as_os_str().as_bytes();
-    if NO_NAMESPACE.iter().any(|kind| name.starts_with(kind)) {
+    // This call alone decides most cases. Paths of files start with a slash.
+    let link = fs::read_link(path).unwrap_or_default();
+    if NO_NAMESPACE.iter().any(|kind| link.as_os_str().as_bytes().starts_with(kind)) {
         return Ok(false);
     }
     let (Some(process), Some(descriptor)) = (path.ancestors().nth(2), path.file_name()) else {
         return Ok(false);
     };
-    let info = fs::read_to_string(process.join("fdinfo").join(descriptor));
-    let info = if_present(info)?.unwrap_or_default();
-    let inode = info.lines().find_map(|line| line.strip_prefix("ino:"));
-    let inode: Option<u64> = inode.and_then(|inode| inode.trim().parse().ok());
+    let info_path = process.join("fdinfo").join(descriptor);
+    let info = if_present(fs::read_to_string(info_path))?.unwrap_or_default();
+    let inode: Option<u64> =
+        info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok());
     Ok(inode.is_some_and(|inode| INODES.contains(&inode)))
 }
 

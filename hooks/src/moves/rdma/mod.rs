@@ -7,10 +7,10 @@ mod usage;
 
 use std::io;
 
+use onload_cdi::deduplicate;
 use onload_core::class::Class;
 use onload_lease::{SavedRdma, SavedState};
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
@@ -31,7 +31,6 @@ impl MoveOps for RdmaOps {
     const NEEDS: &'static str = "it needs a rootful engine on the host, or RDMA's mode shared";
     type Saved = SavedRdma;
     type Observation = NetnsRdmaDevice;
-    type Preparation = ();
 
     fn check_movable(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
         let mode = self
@@ -54,8 +53,7 @@ impl MoveOps for RdmaOps {
         request: &MoveRequest<'_>,
     ) -> Result<Option<NetnsRdmaDevice>> {
         let MoveRequest { name, pci, .. } = request;
-        let mut devices = self.list_all(netns, name)?.into_iter();
-        let device = devices.find(|device| device.name == *name);
+        let device = self.list_all(netns, name)?.into_iter().find(|device| device.name == *name);
         if let Some(other) = device.as_ref().filter(|device| device.pci != Some(*pci)) {
             let now = match other.pci {
                 Some(pci) => format!("PCI function {pci}"),
@@ -78,7 +76,7 @@ impl MoveOps for RdmaOps {
         Ok((save_rdma(device, request, false), warning))
     }
 
-    /// Another program moved the device there and is responsible for it.
+    /// A program other than this one moved the device there, and moves it back.
     fn stray_state(
         &self,
         device: &NetnsRdmaDevice,
@@ -108,23 +106,16 @@ impl MoveOps for RdmaOps {
         }
     }
 
-    fn identity(saved: &SavedRdma) -> (PciAddress, &str) {
-        (saved.pci, &saved.name)
-    }
-
     /// A rebound driver gives the device another index, so it is found by its PCI function.
     fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
-        let is_same = |device: &NetnsRdmaDevice| {
+        Ok(self.list_all(netns, &saved.name)?.into_iter().find(|device| {
             let is_named = device.index == saved.index || device.name == saved.name;
             is_named && device.pci == Some(saved.pci)
-        };
-        let devices = self.list_all(netns, &saved.name)?;
-        Ok(devices.into_iter().find(is_same))
+        }))
     }
 
     fn is_in_netns(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        let devices = self.0.list_devices(netns).unwrap_or_default();
-        devices.iter().any(|device| device.pci == Some(pci))
+        self.0.list_devices(netns).unwrap_or_default().iter().any(|device| device.pci == Some(pci))
     }
 
     fn move_home(
@@ -150,16 +141,16 @@ impl MoveOps for RdmaOps {
         returned: ReturnedDevice<'_, Self>,
         host_netns: &HostNetns<'_, Self>,
     ) -> Result<(), RestoreError> {
-        let ReturnedDevice { returning: back, observation: seen, .. } = returned;
-        let SavedRdma { name: saved_name, pci, .. } = &back.saved;
-        if seen.name == *saved_name {
+        let ReturnedDevice { returning, observation: device } = returned;
+        let SavedRdma { name: saved_name, pci, .. } = &returning.saved;
+        if device.name == *saved_name {
             return Ok(());
         }
-        let rename = |name: &str| self.0.rename(&host_netns.netns, seen.index, name);
+        let rename = |name: &str| self.0.rename(&host_netns.netns, device.index, name);
         let Err(source) = rename(saved_name) else {
             return Ok(());
         };
-        let mut name = seen.name;
+        let mut name = device.name;
         let is_taken = Errno::from_io_error(&source) == Some(Errno::EXIST);
         if is_taken && !is_transit_name(name.as_bytes()) {
             let temporary_name = transit_name();
@@ -173,8 +164,7 @@ impl MoveOps for RdmaOps {
 
 impl RdmaOps {
     fn list_all(&self, netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
-        let devices = self.0.list_devices(netns);
-        devices.with_context(|| format!("looking for rdma {name}"))
+        self.0.list_devices(netns).with_context(|| format!("looking for rdma {name}"))
     }
 
     fn move_device(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
@@ -197,13 +187,9 @@ pub(super) fn collect_nodes(
         if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }
-        for node in device_nodes {
-            if !nodes.contains(&node) {
-                nodes.push(node);
-            }
-        }
+        nodes.extend(device_nodes);
     }
-    Ok(nodes)
+    Ok(deduplicate(nodes))
 }
 
 fn save_rdma(

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::fs::DirEntry;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -51,7 +50,7 @@ pub trait RdmaAccess: Debug + Sync {
     /// drivers/infiniband/core/device.c).
     fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
     fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
-    /// Returns the nodes of a device; empty if ib_uverbs provides none.
+    /// Returns the nodes of a device, or nothing if ib_uverbs provides none.
     fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>>;
     /// Returns the interfaces that a move deletes.
     fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
@@ -132,13 +131,12 @@ fn is_ipoib_of(link: &Link, device: &NetnsRdmaDevice) -> bool {
 fn host_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     let mut nodes = Vec::new();
     for class in OWN_CLASSES {
-        let entries = std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten();
-        let is_own = |entry: &DirEntry| {
-            let owner = std::fs::read_to_string(entry.path().join("ibdev"));
-            owner.is_ok_and(|owner| owner.trim_end() == name)
-        };
-        let own = entries.filter(is_own);
-        nodes.extend(own.map(|entry| Path::new(NODES).join(entry.file_name())));
+        for entry in std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten() {
+            let owner = std::fs::read_to_string(entry.path().join("ibdev")).unwrap_or_default();
+            if owner.trim_end() == name {
+                nodes.push(Path::new(NODES).join(entry.file_name()));
+            }
+        }
     }
     nodes
 }
@@ -163,8 +161,7 @@ fn pci_function(sysfs: &OwnedFd, name: &[u8]) -> Option<PciAddress> {
         return None;
     }
     let link = rustix::fs::readlinkat(sysfs, Path::new(CLASS).join(name), Vec::new()).ok()?;
-    let path = link.to_str().ok()?;
-    path.rsplit('/').find_map(|part| part.parse().ok())
+    link.to_str().ok()?.rsplit('/').find_map(|part| part.parse().ok())
 }
 
 #[cfg(test)]

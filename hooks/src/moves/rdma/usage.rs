@@ -1,8 +1,7 @@
 //! Checks whether the host uses an RDMA device. A move disconnects programs and kernel users from the device and
 //! deletes its interfaces (drivers/infiniband/core/device.c, `rdma_dev_change_netns`).
 
-use onload_sys::bail;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail};
 
 use super::ops::{NetnsRdmaDevice, RdmaOps};
 use crate::moves::interface::{check_unused, find_opener};

@@ -12,18 +12,18 @@ use onload_lease::users::{
     FUNCTIONS, GROUPS, PCI_FUNCTIONS, describe_process, find_busy_group, find_group_user, try_open,
 };
 use onload_lease::{Leases, SavedState};
-use onload_sys::bail;
-use onload_sys::error::Result;
+use onload_sys::error::{Result, bail};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use rustix::io::Errno;
 
 use super::settings::{EndedSearch, VfAccess};
+use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
 use crate::record::lease::START_SEARCH_TIMEOUT;
 
 impl VfAccess {
-    /// Resolves a path in sysfs or /dev, below the root of the stand-ins in tests.
+    /// Returns the path of a file in sysfs or /dev. In tests, the file is in the directory of the stand-ins.
     fn resolve_path(&self, path: &str) -> PathBuf {
         match &self.stand_ins {
             Some(stand_in) => stand_in.root().join(path.trim_start_matches('/')),
@@ -131,15 +131,13 @@ impl VfAccess {
 /// Returns another function of the group that is a virtual function or bound to vfio.
 fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
     let group = functions.join(pci.to_string()).join("iommu_group/devices");
-    let members = std::fs::read_dir(group).into_iter().flatten();
-    let members = members.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut other_members = members.filter(|other: &PciAddress| *other != pci);
-    other_members.find(|other| {
+    list_names(&group).filter_map(|name| name.parse().ok()).find(|other: &PciAddress| {
         let function_dir = functions.join(other.to_string());
-        let driver = std::fs::read_link(function_dir.join("driver")).ok();
-        let driver = driver.as_deref().and_then(Path::file_name);
-        let is_vfio = driver.is_some_and(|name| name.as_encoded_bytes().starts_with(b"vfio"));
-        is_vfio || function_dir.join("physfn").is_symlink()
+        let driver = std::fs::read_link(function_dir.join("driver")).unwrap_or_default();
+        let name = driver.file_name().unwrap_or_default();
+        let is_passed = name.as_encoded_bytes().starts_with(b"vfio")
+            || function_dir.join("physfn").is_symlink();
+        *other != pci && is_passed
     })
 }
 

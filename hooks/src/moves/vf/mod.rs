@@ -6,9 +6,8 @@ mod settings;
 
 use onload_core::class::Class;
 use onload_lease::{SavedFunction, SavedState};
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
-use onload_sys::{bail, error};
 
 pub use settings::{VfAccess, VfStandIns};
 
@@ -26,7 +25,6 @@ impl MoveOps for VfAccess {
     const MOVES: bool = false;
     type Saved = SavedFunction;
     type Observation = ();
-    type Preparation = ();
 
     fn find_requested(&self, _: &Netns, _: &MoveRequest<'_>) -> Result<Option<()>> {
         Ok(Some(()))
@@ -68,11 +66,6 @@ impl MoveOps for VfAccess {
         }
     }
 
-    /// A virtual function is named by its PCI address.
-    fn identity(saved: &SavedFunction) -> (PciAddress, &str) {
-        (saved.pci, "")
-    }
-
     fn find(&self, _: &Netns, _: &SavedFunction) -> Result<Option<()>> {
         Ok(Some(()))
     }
@@ -101,7 +94,7 @@ impl MoveOps for VfAccess {
         let returning = &returned.returning;
         match self.find_last_user(returning.leases, returning.device, *pci) {
             Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
-            // That process would keep using the function as it was set up.
+            // The process still uses the function with these settings, so they stay.
             Ok(Some(user)) => Err(error!(
                 "{}: it is still in use by {user}; stop that, then run \"onload-ctk lease \
                  restore\"",

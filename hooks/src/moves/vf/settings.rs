@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use onload_core::vf_config::VfConfig;
 use onload_lease::{LeaseEntry, SavedVf};
-use onload_sys::bail;
-use onload_sys::error;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::netlink::link::Link;
 use onload_sys::netlink::vf::{VfChange, VfList, VfSettings};
 use onload_sys::pci::PciAddress;
@@ -253,8 +251,7 @@ fn list(changes: &[VfChange]) -> String {
 fn physical_function(functions: &Path, pci: PciAddress) -> Result<Option<(PciAddress, u32)>> {
     let function_dir = functions.join(pci.to_string());
     let target = |path: &Path| {
-        let target = std::fs::read_link(path).ok()?;
-        target.file_name()?.to_str()?.parse::<PciAddress>().ok()
+        std::fs::read_link(path).ok()?.file_name()?.to_str()?.parse::<PciAddress>().ok()
     };
     let Some(physical) = target(&function_dir.join("physfn")) else {
         return Ok(None);
