@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
+#[path = "../../../benches/support/captured.rs"]
+mod captured;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "../../../benches/support/synthetic.rs"]
@@ -55,6 +57,7 @@ fn microseconds(seconds: f64, answers: usize) -> f64 {
 
 /// A daemon that reads claims from this API server, and its driver.
 async fn driver(host: &AgentHost, api: &ClaimServer) -> (Daemon, Registered) {
+    host.config("[kubernetes]\noffer = \"dra\"\n");
     let kubelet = KubeletDir::make(&host.kubelet_dir());
     let kubeconfig = api.kubeconfig(&host.kubelet_dir());
     let daemon = Daemon::that_writes(host, |command| {
@@ -148,6 +151,7 @@ async fn main() {
     if let Some(number) = std::env::args().find_map(|word| word.parse().ok()) {
         return in_a_row(&host, number).await;
     }
+    captured::print_node_list_cost(host.root());
     plugin(&host).await;
     claims(&host).await;
 }

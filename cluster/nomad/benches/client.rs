@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+#[path = "../../../benches/support/captured.rs"]
+mod captured;
 #[path = "../tests/it/support/mod.rs"]
 mod support;
 #[path = "../../../benches/support/synthetic.rs"]
@@ -66,7 +68,9 @@ async fn reserve(agent: &Agent, what: &str, ids: &[String]) {
 async fn main() {
     for functions in FUNCTIONS {
         println!("{functions} functions");
-        client(&host(functions)).await;
+        let host = host(functions);
+        captured::print_node_list_cost(host.root());
+        client(&host).await;
     }
 }
 
