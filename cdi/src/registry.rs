@@ -36,7 +36,7 @@ pub enum LoadError {
     /// The file is YAML, and this crate was built without the feature `yaml`.
     #[error("reading YAML: this program reads JSON only")]
     NoYaml,
-    /// The error of a caller that reads files itself.
+    /// The error of a caller that reads files itself to create a [`SpecSource`].
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -75,7 +75,7 @@ pub struct SpecSource {
     pub path: PathBuf,
     /// Index of its directory. The highest one takes precedence.
     pub priority: usize,
-    /// The specification, or the error.
+    /// The specification, or why it could not be loaded.
     pub content: Result<Spec, LoadError>,
 }
 
@@ -152,7 +152,7 @@ struct SpecFile {
 #[derive(Debug, Default)]
 pub struct Registry {
     files: Vec<SpecFile>,
-    /// The indices of the file and, in it, of the device.
+    /// For each device, the index of its file in `files` and its index in that file's specification.
     devices: BTreeMap<QualifiedName, (usize, usize)>,
     errors: BTreeMap<PathBuf, Vec<RegistryError>>,
     conflicts: Vec<Conflict>,
@@ -160,7 +160,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Combines files. Within one priority, the order of `sources` is kept.
+    /// Creates a registry from files. Files of the same priority stay in the order of `sources`.
     #[must_use]
     pub fn from_sources(mut sources: Vec<SpecSource>) -> Self {
         sources.sort_by_key(|source| source.priority);
@@ -222,7 +222,7 @@ impl Registry {
     }
 
     /// Decides which file offers `name`. As in the engines' library, a conflict at any priority makes
-    /// the device unavailable, even if a file of a higher priority has it too.
+    /// the device unavailable, even if a file of a higher priority offers it too.
     fn resolve_name(&mut self, name: QualifiedName, locations: &[(usize, usize)]) {
         let mut conflicts: BTreeMap<usize, Vec<PathBuf>> = BTreeMap::new();
         for file in locations.iter().map(|(index, _)| &self.files[*index]) {
@@ -345,7 +345,7 @@ fn device_names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
 }
 
 fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    // Removes a trailing slash, which would follow the link.
+    // Removes a trailing slash, with which lstat(2) would follow a symbolic link.
     let dir: PathBuf = dir.components().collect();
     if fs::symlink_metadata(&dir)?.is_symlink() {
         let message = "a symbolic link, which engines do not follow here";
@@ -384,7 +384,7 @@ fn read_yaml(_: &[u8]) -> Result<Spec, LoadError> {
     Err(LoadError::NoYaml)
 }
 
-/// Reads a regular file. Opening a pipe would block until it has a writer.
+/// Reads a regular file. Rejects other types, since opening a pipe would block until it has a writer.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

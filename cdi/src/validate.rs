@@ -8,7 +8,8 @@ use std::ops::Deref;
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
 use crate::version::{CdiVersion, Requirement, minimum_version};
 
-/// Maximum size of the annotations of one object, in the specification's schema.
+/// Maximum total size of the annotations of a specification or device in bytes, as in the Go package
+/// `schema` of CDI.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 const EMPTY: &str = "it is empty";
@@ -20,7 +21,7 @@ const RELATIVE: &str = "it is not absolute";
 pub struct Problem {
     /// The location, such as `devices[0].containerEdits.env[1]`.
     pub location: String,
-    /// The reason.
+    /// Why this part is invalid or unwise.
     pub fault: String,
 }
 
@@ -77,7 +78,7 @@ impl Problems {
 /// Checks `spec` as an engine does when it loads the file.
 ///
 /// # Errors
-/// All problems, in the order of the file.
+/// All problems: those of the version, the kind and the edits of the file, then those of its devices.
 pub fn validate(spec: &Spec) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_version(spec, &mut problems);
@@ -217,7 +218,7 @@ fn check_net_devices(devices: &[NetDevice], location: &str, problems: &mut Probl
     }
 }
 
-/// Checks the name of a class, which is a directory of resctrl.
+/// Checks the name of a class of service, which is also the name of its directory in resctrl.
 fn check_rdt(rdt: &IntelRdt, location: &str, problems: &mut Problems) {
     let Some(id) = rdt.clos_id.as_deref() else {
         return;
@@ -292,8 +293,9 @@ fn lint_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) {
     }
 }
 
-/// Checks the keys and the size of annotations. The specification requires qualified names of
-/// Kubernetes as keys, but only its schema enforces that: the library's check does nothing.
+/// Checks the keys and the size of annotations. The specification requires that keys are qualified
+/// names, as in Kubernetes, but only the Go package `schema` enforces this: the check in the engines'
+/// library has no effect.
 fn lint_annotations(
     annotations: &BTreeMap<String, String>,
     location: &str,

@@ -1,8 +1,8 @@
-//! The request of a container, by the annotations `onload.dev/…` in its configuration or by an
+//! The request of a container, in annotations `onload.dev/…` of its configuration or in an
 //! environment variable.
 //!
-//! Its author has no rights on this host. So requests are bounded, parsed and looked up, and never
-//! used as a path on the host.
+//! The author of a request has no rights on this host. Therefore the length of a request is limited,
+//! its values are parsed, and its names are only looked up, never used as a path on the host.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,13 +23,12 @@ use crate::pool::Numa;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::text::{Quoted, ShortList, parse_decimal, parse_kib};
 
-/// The annotations that do not request devices of a class.
+/// The words after [`PREFIX`] that are settings, not classes of devices.
 const SETTINGS: [&str; 7] =
     ["preload", "ipc-lock", "hugepages-limit", "numa", "near", "address", "vlan"];
 /// The prefix of every onload.dev annotation.
 pub const PREFIX: &str = "onload.dev/";
-/// The prefix without a slash and a class. An annotation with this name is a request for an unknown
-/// class.
+/// The prefix without its slash. An annotation with this key is rejected, since it names no class.
 pub const DOMAIN: &str = class::VENDOR;
 /// The environment variable that holds a request or names a ticket. A variable with this name
 /// followed by `_` and more characters names a further ticket.
@@ -41,10 +40,11 @@ pub(crate) const MAX_KEYS: usize = 64;
 /// Maximum length of one value in bytes.
 pub(crate) const MAX_VALUE_BYTES: usize = 4096;
 
-/// Maximum number of characters of a word in a message. Every class and setting is shorter.
+/// Maximum number of characters of an unknown word in a message. Every class and setting is shorter.
 const MAX_WORD: usize = 32;
 
-/// Settings that only annotations may request, and the remedy for the others.
+/// Settings that only annotations may request, each with the advice for a variable or ticket that
+/// requests it.
 const ANNOTATION_ONLY: [(&str, &str); 4] = [
     (
         "ipc-lock",
@@ -55,21 +55,22 @@ const ANNOTATION_ONLY: [(&str, &str); 4] = [
     ("vlan", "only the annotation onload.dev/vlan chooses the VLAN of a virtual function"),
 ];
 
-/// The annotations with a container's name in its pod: of containerd, then of CRI-O and
-/// cri-dockerd.
+/// The annotations that hold a container's name in its pod: the one of containerd, then the one of
+/// CRI-O and cri-dockerd.
 const NAME_KEYS: [&str; 2] = [pod::CONTAINERD.container, pod::CRIO.container];
-/// The annotations that mark a container that only holds a pod's namespaces: of containerd, then of
-/// CRI-O.
+/// The annotations that mark a container that only holds a pod's namespaces (a sandbox): the one of
+/// containerd, then the one of CRI-O.
 const SANDBOX_KEYS: [&str; 2] =
     ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"];
 
-/// Annotations by key. Values that are not strings count as missing.
+/// The annotations of a container, by key.
 pub trait AnnotationSource {
-    /// Returns the first `max` annotations whose keys start with `prefix`. There may be millions of
-    /// others, which cost nothing.
+    /// Returns the first `max` annotations whose keys start with `prefix`. Does not copy the others,
+    /// since there may be millions.
     fn with_prefix(&self, prefix: &str, max: usize) -> Vec<OnloadAnnotation>;
     /// Returns the value of a key if it exists and is a string.
     fn value(&self, key: &str) -> Option<String>;
+    /// Returns whether a key exists, even if its value is not a string.
     fn has_key(&self, key: &str) -> bool;
 }
 
@@ -118,7 +119,7 @@ pub struct Request {
     pub hugepages_limit: Option<RequestEntry<Vec<HugepageLimit>>>,
     /// The NUMA node of members that are chosen from pools.
     pub numa: Option<RequestEntry<Numa>>,
-    /// Whether members are chosen that are nearest to the container's GPUs.
+    /// Set if the container requests the pool members that are nearest to its GPUs.
     pub near: Option<RequestEntry<()>>,
     /// The addresses of interfaces of class netdev. No address occurs twice.
     pub addresses: Option<RequestEntry<Vec<DeviceValue<InterfaceAddress>>>>,
@@ -171,16 +172,16 @@ pub enum Origin {
     Annotation(String),
     /// The engine's `--device`, which the hook handles.
     Device(String),
-    /// This word of [`VARIABLE`].
+    /// A word in the text of [`VARIABLE`].
     Variable(String),
-    /// This word of the ticket that [`VARIABLE`] names.
+    /// A word in the text of a ticket that [`VARIABLE`] names.
     Ticket(String),
-    /// A bundle that was requested there.
+    /// A bundle, with the origin of its request.
     Bundle(Box<Origin>),
 }
 
 impl Origin {
-    /// Returns the annotation's key, or the word of a text.
+    /// Returns the annotation's key, the device, or the word in a variable or ticket.
     pub fn key(&self) -> &str {
         self.message_parts().1
     }
@@ -240,7 +241,7 @@ impl fmt::Display for Origins<'_> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestEntry<T> {
-    /// The annotation, or the word of a text.
+    /// The place where the value was requested.
     pub origin: Origin,
     pub value: T,
 }
@@ -268,16 +269,16 @@ impl Request {
             request.add(word, &origin, value)?;
         }
         request.count_names()?;
-        // With bundles this is checked after they were expanded.
+        // If there are bundles, `expand_bundles` makes this check, when their devices are known.
         if !request.requests_any(&[Class::Bundle]) {
             request.check_device_values()?;
         }
         Ok((request != Request::default()).then_some(request))
     }
 
-    /// Parses the text of [`VARIABLE`] or of a ticket: words as they follow [`PREFIX`] in
-    /// annotations, separated by `;`. It cannot request capabilities or limits, which engines can
-    /// set themselves.
+    /// Parses the text of [`VARIABLE`] or of a ticket: `WORD=VALUE` with the words that follow
+    /// [`PREFIX`] in annotations, separated by `;`. Rejects capabilities and limits, which engines
+    /// can set themselves, and other settings that only annotations may request.
     pub fn parse_text(text: &str, origin: fn(String) -> Origin) -> Result<Request> {
         if text.len() > MAX_VALUE_BYTES {
             bail!("{VARIABLE} has more than {MAX_VALUE_BYTES} bytes");
@@ -356,7 +357,7 @@ impl Request {
             "address" => self.addresses = Some(origin.entry(parse_addresses(origin, value)?)),
             "vlan" => self.vlans = Some(origin.entry(parse_vlans(origin, value)?)),
             word => {
-                // A longer word is no class, and would fill the message.
+                // Shortened for the message. A longer word is not a class.
                 let short_word: String = word.chars().take(MAX_WORD).collect();
                 let class: Class = match short_word.parse() {
                     Ok(class) => class,
@@ -373,8 +374,8 @@ impl Request {
         Ok(())
     }
 
-    /// Adds the request of another ticket of the same container. If both name a class, the
-    /// container gets the devices of both.
+    /// Adds the request of another ticket of the same container. If both request a class, combines
+    /// their devices.
     pub fn add_ticket(&mut self, other: Request) -> Result<()> {
         for (class, entry) in &other.devices {
             if let Some(known) = self.devices.get_mut(class) {
@@ -384,8 +385,8 @@ impl Request {
         self.add_missing(other)
     }
 
-    /// Replaces bundles by their devices. Bundles only come from the operator's configuration, and
-    /// expanding them lets the policy check every class that the container gets.
+    /// Replaces the requested bundles with their devices, so that the policy can check every class
+    /// that the container receives. Bundles come only from the operator's configuration.
     pub fn expand_bundles(&mut self, bundles: &BTreeMap<String, Option<Bundle>>) -> Result<()> {
         let Some(RequestEntry { origin, value }) = self.devices.remove(&Class::Bundle) else {
             return Ok(());
@@ -535,7 +536,7 @@ fn two_counts_error(origin: &Origin, name: &str) -> Error {
     error!("{origin} requests pool {} twice, with different numbers of members", Quoted(name))
 }
 
-/// Adds devices to those of the same class, each once.
+/// Adds devices to those of the same class, each once. Fails if a pool has a different count in both.
 fn merge(known: &mut Vec<DeviceRef>, more: &[DeviceRef], origin: &Origin) -> Result<()> {
     for device_ref in more {
         match known.iter().find(|other| other.name == device_ref.name) {
@@ -615,8 +616,8 @@ fn parse_names(origin: &Origin, value: &str) -> Result<Vec<DeviceRef>> {
     Ok(names)
 }
 
-/// Returns how to write a name that is really the request of another class. Returns `None` for
-/// other names.
+/// Returns how to separate a text that is not a name, but the request of another class. Returns
+/// `None` for other texts.
 fn separator_hint(origin: &Origin, text: &str) -> Option<&'static str> {
     let (word, _) = text.split_once('=')?;
     Class::from_name(word.trim_end_matches(' '))?;
@@ -708,7 +709,7 @@ fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {
         limits
             .into_iter()
             .map(|(page_bytes, limit)| HugepageLimit {
-                // The hugetlb controller has `2MB` for `2Mi` (Documentation/admin-guide/cgroup-v1/hugetlb.rst).
+                // The hugetlb controller writes `2Mi` as `2MB` (Documentation/admin-guide/cgroup-v1/hugetlb.rst).
                 page_size: PageSize::from_kib(page_bytes / 1024).to_string().replace('i', "B"),
                 limit,
             })

@@ -4,8 +4,8 @@ use onload_sys::error::{Context as _, Result, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-/// Parses a file up to version `supported`. `problem` is the context of the error for a damaged
-/// file.
+/// Parses a file. Fails if its version is higher than `supported`. `problem` is the context of the
+/// error for a damaged file.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], supported: u32, problem: &str) -> Result<T> {
     #[derive(Deserialize)]
     struct VersionOnly {
@@ -31,7 +31,8 @@ pub fn to_bytes(version: u32, content: impl Serialize) -> serde_json::Result<Vec
     Ok(bytes)
 }
 
-/// A value that this version may not understand.
+/// A value that another version may have written in an unsupported form. Deserializing it then
+/// returns [`LenientValue::No`] instead of an error.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum LenientValue<T> {

@@ -1,9 +1,9 @@
-//! A drop-in for Nomad: allows its docker driver to use the runtime `onload`, which is registered
-//! in docker.
+//! A configuration file for Nomad that allows its docker driver to use the runtime `onload`. The
+//! runtime itself is registered in docker.
 //!
-//! Nomad merges files by plugin and takes the whole `config` block of the file that it reads last
-//! (`PluginConfig.Merge`, nomad/structs/config/plugins.go). A second block would therefore disable
-//! the operator's own.
+//! If several files configure a plugin, Nomad uses only the `config` block of the file that it reads
+//! last (`PluginConfig.Merge`, nomad/structs/config/plugins.go). A block in our file could therefore
+//! disable the operator's own.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) const FILE: &str = "/etc/nomad.d/onload-ctk.hcl";
 
 const PLUGIN: &str = "docker";
 const ALLOWED: &str = "allow_runtimes";
-/// The first two are Nomad's default, which the list replaces.
+/// Our file. `runc` and `nvidia` are Nomad's default for `allow_runtimes`, which this list replaces.
 const TEXT: &str = "\
 # Written by \"onload-ctk runtime configure --runtime nomad\"; --remove takes it away.
 plugin \"docker\" {
@@ -70,7 +70,8 @@ pub(crate) fn configure(
     Ok(NewText { text: Some(text.to_owned()), warnings: Vec::new() })
 }
 
-/// Returns whether docker's plugin may use our runtime, or `None` if the file does not configure that plugin.
+/// Returns whether the docker plugin may use our runtime, or `None` if the file does not configure
+/// that plugin.
 pub(crate) fn allows_runtime(file: &Path, text: &str) -> Result<Option<bool>, serde_json::Error> {
     if file.extension().is_some_and(|end| end == "json") {
         return allows_json(text);
@@ -84,7 +85,8 @@ fn allows_hcl(text: &str) -> Option<bool> {
     Some(list_holds(inside, ALLOWED, RUNTIME_NAME))
 }
 
-/// `"plugin": {"docker": {"config": …}}`, each object also as a list of objects.
+/// Like [`allows_runtime`], for `{"plugin": {"docker": {"config": …}}}`. In the place of each object
+/// there may be a list of objects.
 fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
     let value: Value = serde_json::from_str(text)?;
     let inside = find_members(vec![&value], "plugin");
@@ -97,6 +99,7 @@ fn allows_json(text: &str) -> Result<Option<bool>, serde_json::Error> {
     Ok(Some(allowed))
 }
 
+/// Returns the members `key` of all `values`, with lists replaced by their elements.
 fn find_members<'a>(values: Vec<&'a Value>, key: &str) -> Vec<&'a Value> {
     let flat =
         values.into_iter().filter_map(|value| value.get(key)).flat_map(|value| match value {
@@ -110,6 +113,7 @@ pub(crate) fn has_our_runtime(text: &str) -> bool {
     allows_hcl(text) == Some(true)
 }
 
+/// Returns whether the file allows our runtime, but was not written by onload-ctk.
 pub(crate) fn is_from_others(text: &str) -> bool {
     has_our_runtime(text) && !text.contains(WRITTEN)
 }

@@ -1,9 +1,9 @@
 //! The template from which k3s and RKE2 generate containerd's `config.toml`. It is a Go
-//! `text/template` and not TOML, so our block is added at the end and removed again.
+//! `text/template` and cannot be parsed as TOML, so our block is appended and removed as text.
 //!
-//! `{{ template "base" . }}` inserts everything that k3s writes without a template. A section
-//! cannot be opened a second time, so our block cannot change the sections of the base: CDI and the
-//! default runtime are settings of k3s itself, and not configured here.
+//! `{{ template "base" . }}` inserts everything that k3s writes without a template. TOML does not
+//! allow a table to be defined twice, so our block cannot change the tables of the base. For this
+//! reason CDI and the default runtime are not configured here: they are settings of k3s itself.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ pub(crate) fn is_template(file: &Path) -> bool {
     file.extension().is_some_and(|end| end == "tmpl")
 }
 
-/// The name of containerd's plugin: k3s takes `config-v3.toml.tmpl` for format 3, else
-/// `config.toml.tmpl` for format 2.
+/// Returns the name of containerd's CRI plugin, which depends on the format of the configuration: k3s
+/// uses `config-v3.toml.tmpl` for version 3 and `config.toml.tmpl` for version 2.
 pub fn plugin_name(file: &Path) -> &'static str {
     let name = file.file_name().unwrap_or_default();
     if name == "config-v3.toml.tmpl" { CRI_3 } else { CRI_2 }
 }
 
-/// The cgroup driver is the one of k3s for its own runtimes.
+/// Returns our block. Its cgroup driver is the one that k3s sets for its own runtimes.
 fn runtime_block(file: &Path) -> String {
     let runtime = format!("plugins.\"{}\".containerd.runtimes.{RUNTIME_NAME}", plugin_name(file));
     format!(
@@ -66,13 +66,15 @@ pub(crate) fn configure(file: &Path, old: Option<&str>, set_default: bool) -> Re
     })
 }
 
-/// The text above our block, the block, and the text below it. Without a block all text is above.
+/// Splits a template into the text above our block, the block, and the text below it. Without a block
+/// all text counts as above.
 fn split(text: &str) -> Result<(&str, Option<&str>, &str)> {
     let Some((above, rest)) = text.split_once(BEGIN) else { return Ok((text, None, "")) };
     let (ours, below) = rest.split_once(END).context(CHANGED)?;
     Ok((above, Some(ours), below))
 }
 
+/// Finds the header of a table for a runtime named `onload` in text that is not our block.
 fn find_foreign(text: &str) -> Option<&str> {
     let mut lines = text.lines().map(str::trim);
     lines.find(|line| {
@@ -92,7 +94,7 @@ pub(crate) fn unconfigure(now: &str, original: OriginalText<'_>) -> Result<Optio
     if ours.is_none() {
         return Ok(Some(now.to_owned()));
     }
-    // The empty line above the block came with it.
+    // Also removes the empty line that `configure` added above the block.
     let above =
         above.strip_suffix("\n\n").map_or_else(|| above.to_owned(), |above| format!("{above}\n"));
     let remaining = format!("{above}{below}");

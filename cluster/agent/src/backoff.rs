@@ -1,11 +1,11 @@
-//! Waiting times between attempts, and other random values.
+//! Back-off between attempts, and random values for other uses.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Waits that double, with a random part, so that the agents of all hosts do not retry at once.
+/// An exponential back-off with jitter, so that the agents of all hosts do not retry at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     next: Duration,
@@ -28,19 +28,19 @@ impl Backoff {
         self.next = self.first;
     }
 
-    /// Records how long an attempt has worked. Resets the waits if that was at least the longest wait.
+    /// Records for how long the last attempt worked. Resets the back-off if this was at least the maximum wait.
     pub fn record_success(&mut self, time: Duration) {
         if time >= self.max {
             self.reset();
         }
     }
 
-    /// Returns the next wait, a random time between half of it and all of it.
+    /// Returns a random time between half of the current wait and all of it, and doubles the wait up to the maximum.
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Duration {
         let wait = self.next;
         self.next = self.max.min(wait * 2);
-        // Without random numbers the wait is the longest.
+        // If the kernel has no random byte yet, the caller waits for the whole time.
         add_jitter(wait, random_byte().unwrap_or(u8::MAX))
     }
 }
@@ -57,6 +57,7 @@ pub fn random_id() -> io::Result<String> {
     Ok(format!("{:08x}", u32::from_be_bytes(bytes)))
 }
 
+/// Returns a random byte, or `None` if the kernel's generator is not initialized yet (early at boot). Does not block.
 pub fn random_byte() -> Option<u8> {
     let mut byte = [0];
     let read = getrandom(&mut byte, GetRandomFlags::NONBLOCK);

@@ -1,5 +1,5 @@
-//! Surveys the host repeatedly in a separate thread, since reading thousands of files would delay answers to the
-//! engine.
+//! Surveys the host repeatedly in a separate thread, since reading thousands of files would delay answers to kubelet or
+//! Nomad.
 
 use std::io;
 use std::thread;
@@ -16,7 +16,8 @@ pub struct HostWatch {
 }
 
 impl HostWatch {
-    /// Starts watching before the survey, so that changes during the survey are not missed.
+    /// Creates the watcher, unless there is one. A survey calls this first, so that changes during the survey are not
+    /// missed.
     pub fn begin(&mut self, new_watcher: impl FnOnce() -> io::Result<Watcher>) {
         if self.watcher.is_none() {
             match new_watcher() {
@@ -26,7 +27,7 @@ impl HostWatch {
         }
     }
 
-    /// Discards the watcher, so that the next survey creates a new one.
+    /// Discards the watcher, so that the next call of [`HostWatch::begin`] creates a new one.
     pub fn discard(&mut self) {
         self.watcher = None;
     }
@@ -56,7 +57,7 @@ impl HostWatch {
 }
 
 /// Starts the thread. `survey` returns how long to sleep if changes cannot be watched, or `None` to end the thread.
-/// `on_failure` is called once with the reason why they cannot be watched.
+/// `on_failure` is called with the reason why they cannot be watched, once until a change is reported again.
 pub fn start(
     mut survey: impl FnMut(&mut HostWatch) -> Option<Duration> + Send + 'static,
     on_failure: fn(&io::Error),

@@ -1,4 +1,4 @@
-//! The levels of the log.
+//! Converts the configured log level.
 
 use onload_core::config::LogLevel;
 use tracing::level_filters::LevelFilter;

@@ -1,5 +1,5 @@
-//! Writes this node's specifications, unless the package's service does, which runs each minute. Two writers of
-//! different versions would undo each other's changes.
+//! Writes this node's CDI specifications, unless the package's onload-cdi.service writes them, which runs every minute.
+//! Two writers of different versions would undo each other's changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -36,22 +36,23 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// pods of other device plugins can open and thus lock.
 pub const OFFER_LOCK: &str = "device-plugin";
 
-/// Takes the lock for writing specifications or for offering devices, if it is free, until the result is dropped.
-/// During an update two instances may run: the second one only reads until the first has ended.
+/// Takes [`WRITER_LOCK`] or [`OFFER_LOCK`] until the result is dropped. Returns `None` if another process holds it:
+/// during an update two instances may run, and the second one only reads until the first has ended.
 pub fn try_lock(host: &Host, name: &str) -> Result<Option<Lock>> {
     let run = host.create_directory(Path::new(RUN_DIR))?;
     let path = host.outside_path(Path::new(RUN_DIR));
     let locks = path.join(LOCKS);
     let opening = || format!("opening the directory of locks {}", locks.display());
-    // The hook's own directory, which containers may enter but not list.
+    // The hook uses this directory too. Runtimes in user namespaces must be able to enter it, but not to list it.
     set_mode(&run, RUN_DIR_MODE).with_context(opening)?;
     let directory = open_private(&run, LOCKS).with_context(opening)?;
     Ok(Lock::try_acquire(directory, &locks, name)?)
 }
 
-/// Returns the hook for specifications: the operator's if one is set, or else this version's in `directory`, or else
-/// that of the package, whose units are not enabled. OCI runtimes execute it as root, so only these users may be able
-/// to change it.
+/// Returns the path of the hook for specifications. If the operator sets `hook-path`, this is the only candidate.
+/// Otherwise it is this version's hook in `directory`, or if that does not exist, the hook of the package, which may be
+/// installed without enabling its units. Fails if users other than `owners` can change the hook, since OCI runtimes
+/// execute it as root.
 pub fn hook_path(
     host: &Host,
     config: &Config,
@@ -89,11 +90,14 @@ pub fn hook_path(
     )
 }
 
-/// The writer of the specifications.
+/// The result of an update: the program that writes the specifications.
 #[derive(Debug)]
 pub enum WriteResult {
+    /// This daemon has written them.
     Here { plan: Box<SpecPlan>, hook: PathBuf },
+    /// The package's service writes them.
     ByPackage,
+    /// Another daemon of this node writes them.
     ByAnother,
 }
 
@@ -103,7 +107,7 @@ impl WriteResult {
         matches!(self, WriteResult::Here { plan, .. } if plan.changes_files())
     }
 
-    /// The writer, for the log.
+    /// Describes the writer for the log.
     pub fn describe(&self) -> String {
         match self {
             WriteResult::Here { plan, hook } => {
@@ -139,12 +143,12 @@ pub struct SpecWriter {
 }
 
 impl SpecWriter {
-    /// Creates a writer whose specifications name the hook in that directory of the host.
+    /// Creates a writer. Its specifications name the hook in `hook_dir`, a directory of the host.
     pub fn new(hook_dir: PathBuf) -> Self {
         SpecWriter { hook_dir, owners: TrustedOwners::root(), lock: None }
     }
 
-    /// Updates the specifications to the inventory. Writes only files that change.
+    /// Updates the specifications for an inventory. Writes only files that change.
     pub fn update(
         &mut self,
         host: &Host,
@@ -180,8 +184,9 @@ impl SpecWriter {
     }
 }
 
-/// Updates the directory to these specifications and reports the changes. After an error each file is either the old or
-/// the new one. Classes in `undecided` keep their devices, since not all of their data could be read.
+/// Updates the directory to the specifications of the classes in `kinds`, and returns the changes. After an error each
+/// file is either the old or the new one. Classes in `undecided` keep their devices, since not all of their data could
+/// be read.
 pub fn write(
     host: &Host,
     specs: &GeneratedSpecs,
@@ -219,8 +224,8 @@ fn write_files(
     Ok(plan)
 }
 
-/// Removes all our specifications and related files. Files that others wrote or changed are kept and listed in the
-/// plan. `None` if the directory does not exist.
+/// Removes all our specifications, their manifest and their lock file. Files that others wrote or changed are kept and
+/// listed in the plan. Returns `None` if the directory does not exist.
 pub fn remove(host: &Host) -> Result<Option<SpecPlan>> {
     let path = host.outside_path(Path::new(SPEC_DIR));
     let Some(open) = host.directory(Path::new(SPEC_DIR))? else {

@@ -11,7 +11,7 @@ use crate::devices::group::{NomadGroup, StatisticsSource};
 use crate::wire::device::{DeviceGroupStats, DeviceStats};
 use crate::wire::structs::{StatObject, StatValue};
 
-/// Directories with a file for each counter.
+/// Directories with a subdirectory for each device, which contains a file for each counter.
 const NET: &str = "/sys/class/net";
 const RDMA: &str = "/sys/class/infiniband";
 const HUGEPAGES: &str = "/sys/kernel/mm/hugepages";
@@ -51,7 +51,7 @@ pub fn read(host: &Host, groups: &[NomadGroup]) -> Vec<DeviceGroupStats> {
     all
 }
 
-/// Reads the statistics of a device, and the summary value. `None` without counters.
+/// Reads the statistics of a device, and selects its summary value. Returns `None` if there is no summary value.
 fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue, StatObject)> {
     let mut stats = StatObject::default();
     let mut summaries = Vec::new();
@@ -125,6 +125,7 @@ fn unit_of_port(name: &str) -> &'static str {
     }
 }
 
+/// Returns the sum of two counters, or `None` if one of them is missing.
 fn traffic_value(counters: &StatObject, received: &str, sent: &str) -> Option<StatValue> {
     let value = |name: &str| counters.attributes.get(name)?.int_numerator_val;
     let sum = value(received)?.saturating_add(value(sent)?);

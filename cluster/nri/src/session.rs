@@ -30,18 +30,18 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The service that the runtime calls.
 const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
-/// The service that we call.
+/// The service that this plugin calls.
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
-/// The subscribed events: CREATE_CONTAINER, the fourth. Others are not needed: an unused reservation expires, and the
-/// hook's poststop ends a lease.
+/// The subscribed events: only CREATE_CONTAINER, the event with the number 4. Others are not needed: an unused
+/// reservation expires, and the hook's poststop ends a lease.
 const EVENTS: i32 = 1 << 3;
 
 /// The stream of the registration call; a client's first call has the number 1.
 const REGISTRATION: u32 = 1;
 
-/// Decides what containers get. Reads the host's files again for each container.
+/// Decides which devices containers receive. Implementations read the host's files again for each container.
 pub trait Decider: Sync {
-    /// Decides what a container gets. After an error the container is not created.
+    /// Decides for one container. After an error the runtime does not create it.
     fn create(&self, message: &[u8], runtime: &NriRuntime) -> Result<CreateAnswer, CreateFailure>;
 
     fn cancel_reservation(&self, answer: &CreateAnswer);
@@ -49,11 +49,13 @@ pub trait Decider: Sync {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginRegistration {
-    /// Letters, digits, `_.+-`.
+    /// The plugin's name: letters, digits and `_.+-`.
     pub name: String,
+    /// Two digits by which the runtime orders its plugins.
     pub index: String,
-    /// How long the runtime may take to answer and to say what it is. It closes the connection itself after its
-    /// `plugin_registration_timeout`, so that this ends only the wait for a runtime that does neither.
+    /// Time limit for each read until the runtime calls Configure. The runtime itself closes the connection after its
+    /// `plugin_registration_timeout`, so this limit matters only if the runtime neither calls Configure nor closes the
+    /// connection.
     pub timeout: Duration,
 }
 
@@ -65,7 +67,7 @@ pub struct NriSession<'a, D> {
     journal: Journal,
     runtime: Option<NriRuntime>,
     answer_timeout: Duration,
-    /// Whether the runtime has sent its list of containers. After that it sends requests for new ones.
+    /// Whether the runtime has sent its list of existing containers. After that it sends requests for new ones.
     is_synchronized: bool,
 }
 
@@ -91,7 +93,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.is_synchronized
     }
 
-    /// Registers and answers until the connection ends, which is always reported as an error.
+    /// Registers the plugin and answers calls until the connection ends. Returns why it ended.
     pub fn run(&mut self) -> Error {
         let ended = self.register().and_then(|()| {
             loop {
@@ -127,7 +129,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.mux.send(RUNTIME, &message)
     }
 
-    /// Adds what was waited for to the error of a read that timed out.
+    /// Replaces the error of a read that timed out with one that names the missing call. Other errors stay unchanged.
     fn name_wait(&self, error: Error) -> Error {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         if cause.is_none_or(|cause| cause.kind() != io::ErrorKind::WouldBlock) {
@@ -139,14 +141,14 @@ impl<'a, D: Decider> NriSession<'a, D> {
         )
     }
 
-    /// Sets the time limit of each read, or `None` for no limit.
+    /// Sets the time limit of each read, or `None` for no limit. Each write has the limit [`WRITE_TIMEOUT`].
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         let stream = self.mux.stream();
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         stream.set_read_timeout(timeout)
     }
 
-    /// The runtime may call us before it answers the registration.
+    /// Handles a message. The runtime may call this plugin before it answers the registration.
     fn handle_message(
         &mut self,
         connection: u32,
@@ -158,7 +160,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
                 self.handle_registered(message)
             }
             (PLUGIN, REQUEST) => self.handle_call(message, received),
-            // An unexpected answer or call is ignored, since nothing was requested.
+            // Ignores other messages: this plugin makes no other calls, and the runtime calls it only on PLUGIN.
             _ => Ok(()),
         }
     }
@@ -184,7 +186,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
             }
             (PLUGIN_SERVICE, "Configure") => self.configure(&request.payload),
             (PLUGIN_SERVICE, "Synchronize") => self.synchronize(&request.payload),
-            // The runtime will close the connection.
+            // The runtime closes the connection after the answer.
             (PLUGIN_SERVICE, "Shutdown") => Response::ok(Vec::new()),
             (PLUGIN_SERVICE, what) | (what, _) => {
                 let text = format!("onload-nri does not support {}", to_one_line(what));
@@ -198,7 +200,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.mux.send(PLUGIN, &response.to_message(stream))
     }
 
-    /// Rejects a container, which is then not created.
+    /// Rejects a container, so that the runtime does not create it.
     fn refuse(&mut self, stream: u32, text: String) -> Result<()> {
         self.send_response(stream, &Response::error(ttrpc::FAILED_PRECONDITION, text))
     }
@@ -218,8 +220,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
         self.answer_timeout =
             if_positive(request.request_timeout).map_or(ANSWER_TIMEOUT, Duration::from_millis);
         self.runtime = Some(runtime);
-        // containerd sends its containers once none is being stopped, which takes up to a pod's grace period
-        // (BlockPluginSync in internal/cri/server/container_stop.go).
+        // No limit from here on: containerd calls Synchronize only when no container is being stopped, and stopping one
+        // takes up to a pod's grace period (BlockPluginSync in internal/cri/server/container_stop.go).
         if let Err(error) = self.set_timeout(None) {
             let text = format!("setting up the connection: {error}");
             self.journal.write(Severity::Warning, &text);
@@ -227,7 +229,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         Response::ok(ConfigureResponse { events: EVENTS }.encode_to_vec())
     }
 
-    /// Answers the list of existing containers, to which nothing can be added.
+    /// Acknowledges the list of existing containers, or a part of it. Devices cannot be added to existing containers.
     fn synchronize(&mut self, payload: &[u8]) -> Response {
         let request = match SynchronizeRequest::decode(payload) {
             Ok(request) => request,
@@ -251,7 +253,7 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let (sender, receiver) = mpsc::channel();
         let decided = thread::scope(|scope| {
             let decide = || decider.create(&request.payload, runtime);
-            // A container without a request is answered at once and never rejected.
+            // Decides about a container without a request in this thread: this is quick and never rejects it.
             if !has_request(&request.payload) {
                 return Ok(Some(decide()));
             }
@@ -262,7 +264,8 @@ impl<'a, D: Decider> NriSession<'a, D> {
             if let Ok(decision) = receiver.recv_timeout(limit) {
                 return Ok(Some(decision));
             }
-            // Without an answer the runtime would create the container without its devices.
+            // Rejects the container before the runtime's limit. If the runtime received no answer, it would create the
+            // container without its devices.
             let text = format!(
                 "no decision within {wait:?}, the runtime's limit; raise its \
                  plugin_request_timeout, or find the cause of the delay"
@@ -288,8 +291,9 @@ impl<'a, D: Decider> NriSession<'a, D> {
         let message = response.to_message(stream);
         let length = message.body.len();
         if length > MAX_MESSAGE {
-            // The answer repeats a container's own LD_PRELOAD, which may make it too long. If this ended the connection,
-            // other pods would start without devices until the plugin has connected again.
+            // The answer repeats a container's own LD_PRELOAD, which may make it too long. The error of a too long
+            // message would end the connection, and other pods would start without devices until the plugin has
+            // connected again.
             self.decider.cancel_reservation(&answer);
             let text = format!(
                 "the answer has {length} bytes, but NRI allows {MAX_MESSAGE}; shorten the \

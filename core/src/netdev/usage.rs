@@ -92,7 +92,7 @@ pub struct ExtraUses<'a> {
     pub vdpa: Option<&'a str>,
     /// Whether tcx programs are attached. Discovery cannot see them.
     pub has_tcx: bool,
-    /// Whether packet sockets are bound to the interface. They do not prevent a move, since then
+    /// Whether packet sockets are bound to the interface. They do not prevent a move: otherwise
     /// tcpdump on the host would keep containers from starting.
     pub has_packet_socket: bool,
 }
@@ -128,8 +128,9 @@ impl NetworkState {
         indexes
     }
 
-    /// Describes how the namespace uses an interface, the most important use first, each as the end
-    /// of a sentence about the interface. Returns an empty list if the interface is unused.
+    /// Describes how the namespace uses an interface, the most important use first. Each use is a
+    /// clause with which a sentence about the interface can end. Returns an empty list if the
+    /// interface is unused.
     ///
     /// An AF_XDP registration with Onload does not count: it survives the move, and accelerates the
     /// container's programs.
@@ -219,7 +220,7 @@ fn describe_link(link: &NetworkLink) -> String {
     }
 }
 
-/// Formats the kind of a virtual interface without quotes, since it is a word of the kernel's.
+/// Formats the kind of a virtual interface without quotes, since it is a name from the kernel.
 pub fn describe_kind(kind: &str) -> String {
     Quoted(kind).to_string().trim_matches('"').to_owned()
 }
@@ -246,6 +247,7 @@ impl NetworkState {
         Ok(state)
     }
 
+    /// Adds the entry of one line. Returns `None` if the line is invalid.
     fn add(&mut self, words: &[&str]) -> Option<()> {
         match *words {
             ["link", index, name, kind, master, lower, xdp] => self.links.push(NetworkLink {
@@ -307,8 +309,8 @@ impl NetworkState {
         text
     }
 
-    /// Replaces the network's addresses by those reserved for documentation (RFC 5737, RFC 3849).
-    /// The uses of the interfaces stay the same.
+    /// Replaces addresses and destinations with those reserved for documentation (RFC 5737,
+    /// RFC 3849), so that they do not reveal the network. The interfaces keep their uses.
     pub fn mask_addresses(&self) -> NetworkState {
         let mut masked = self.clone();
         for entry in &mut masked.addresses {

@@ -21,10 +21,11 @@ use rustix::io::Errno;
 use super::record::{InstallRecord, RECORD_NAME, is_version};
 use crate::spec_writer::HOOK_NAME;
 
-/// Limit for a hook in bytes: ours has a few million.
+/// Limit for a hook in bytes. The hook of this version has a few million bytes.
 pub(super) const MAX_HOOK_BYTES: u64 = 64 * 1024 * 1024;
 /// Limit for a record in bytes.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
+/// Limit for the number of version directories.
 const NAMES: usize = 10_000;
 /// The lock that installers take while they change something.
 const LOCK_NAME: &str = ".lock";
@@ -75,7 +76,7 @@ fn read_context(path: &Path) -> String {
 }
 
 impl TrustedRoot {
-    /// Opens the tree of a host, trusting these owners.
+    /// Opens the root of a host. Only files and directories of `owners` are trusted.
     pub(super) fn for_host(host: &Host, owners: TrustedOwners) -> Result<Self> {
         let root: PathBuf = host.outside_path(Path::new("/")).components().collect();
         let trusted = TrustedTree::for_tree(&root, owners).with_context(|| read_context(&root))?;
@@ -211,7 +212,7 @@ impl HookDirectory {
         atomic::sync(&self.fd).map_err(|failed| self.write_error(failed))
     }
 
-    /// Replaces a file atomically.
+    /// Replaces a file atomically, after calling `prepare` on the new file.
     pub(super) fn write_file(
         &self,
         name: &str,
@@ -244,7 +245,7 @@ impl HookDirectory {
         self.sync()
     }
 
-    /// Removes our other files: the record and the lock.
+    /// Removes the record and the lock file.
     pub(super) fn remove_own(&self) -> Result<()> {
         self.remove(RECORD_NAME)?;
         self.remove(LOCK_NAME)

@@ -38,13 +38,13 @@ impl GrpcStdio for Stdio {
         _request: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
         let (sender, receiver) = mpsc::channel(1);
-        // The stream stays open without messages until the host closes it.
+        // The stream stays open without messages until Nomad closes it.
         tokio::spawn(async move { sender.closed().await });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
-/// The broker for connections from the plugin to the host, which are not used.
+/// The broker for connections from the plugin to Nomad. This plugin opens none.
 #[derive(Clone, Copy, Debug)]
 pub struct Broker;
 
@@ -58,7 +58,7 @@ impl GrpcBroker for Broker {
     ) -> Result<Response<Self::StartStreamStream>, Status> {
         let mut incoming = request.into_inner();
         let (sender, receiver) = mpsc::channel(1);
-        // The stream stays open as long as the host's.
+        // The stream to Nomad stays open until Nomad closes its own stream.
         tokio::spawn(async move {
             while let Ok(Some(_)) = incoming.message().await {}
             drop(sender);

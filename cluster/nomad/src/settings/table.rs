@@ -5,13 +5,14 @@ use super::values::{DirSetting, PluginSettings};
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub name: &'static str,
+    /// The HCL type: [`BOOL`], [`NUMBER`], [`TEXT`] or [`TEXTS`].
     pub kind: &'static str,
     /// The default as an HCL expression; `None` for null.
     pub default: Option<&'static str>,
     pub(super) field: SettingField,
 }
 
-/// The type of its value, and its field.
+/// The type of a setting's value, with access to its field in [`PluginSettings`] if several settings have this type.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SettingField {
     Bool(fn(&mut PluginSettings) -> &mut bool),
@@ -24,7 +25,7 @@ pub(super) enum SettingField {
     Runtime,
 }
 
-/// Types of HCL.
+/// HCL types, as Nomad's schema names them.
 pub const BOOL: &str = "bool";
 pub const NUMBER: &str = "number";
 pub const TEXT: &str = "string";
@@ -38,8 +39,8 @@ const fn slots_setting(name: &'static str, field: fn(&mut PluginSettings) -> &mu
     with_field(name, NUMBER, "10", SettingField::Slots(field))
 }
 
-/// Defines a directory setting. The default is the directory in the host's specifications, which differs between
-/// distributions.
+/// Defines a directory setting. It has no fixed default: if it is not set, the plugin uses the directory in the host's
+/// specifications, which differs between distributions.
 const fn dir_setting(
     name: &'static str,
     field: fn(&mut PluginSettings) -> &mut DirSetting,
@@ -56,7 +57,7 @@ const fn with_field(
     Setting { name, kind, default: Some(default), field }
 }
 
-/// All settings. nomad-onload has the settings up to `fingerprint_period` too.
+/// All settings. Those up to `fingerprint_period` are also settings of nomad-onload.
 pub const TABLE: &[Setting] = &[
     bool_setting("set_preload", |s| &mut s.set_preload),
     bool_setting("mount_onload", |s| &mut s.mount_onload),

@@ -1,7 +1,7 @@
-//! The NRI protocol: messages ([`messages`]) in ttrpc calls ([`ttrpc`]) in frames of a multiplexed connection
-//! ([`mux`]). The formats are those of github.com/containerd/nri (pkg/net/multiplex, pkg/api) and
-//! github.com/containerd/ttrpc (PROTOCOL.md); the messages are generated from the files in `proto/`
-//! (cluster/agent/tests/generated.rs).
+//! The NRI protocol: ttrpc calls ([`ttrpc`]) carry the messages ([`messages`]), and frames of a multiplexed connection
+//! ([`mux`]) carry the calls. The formats are those of github.com/containerd/nri (pkg/net/multiplex, pkg/api) and
+//! github.com/containerd/ttrpc (PROTOCOL.md). cluster/agent/tests/generated.rs generates the code of the messages from
+//! the files in `proto/`.
 
 #[allow(unreachable_pub, clippy::all, clippy::pedantic)]
 mod generated {

@@ -1,5 +1,5 @@
-//! Two connections multiplexed on one: each frame has a connection number, a length (both 32 bits, big-endian) and that
-//! many bytes. The bytes of a connection are a stream, so frames are not message boundaries.
+//! Two connections multiplexed on one socket: each frame has a connection number, a length (both 32 bits, big-endian)
+//! and that many bytes. The bytes of a connection are a stream, so a message may begin or end inside a frame.
 
 use std::io::{self, Read, Write};
 
@@ -8,26 +8,28 @@ use onload_sys::error::{Context, Result};
 
 use super::ttrpc::{self, HEADER, MAX_MESSAGE, TtrpcMessage};
 
-/// The connection on which the runtime calls us (pkg/net/multiplex/ttrpc.go).
+/// The connection on which the runtime calls this plugin (pkg/net/multiplex/ttrpc.go).
 pub const PLUGIN: u32 = 1;
-/// The connection on which we call the runtime.
+/// The connection on which this plugin calls the runtime.
 pub const RUNTIME: u32 = 2;
 
-/// Limit for a sent frame in bytes. The runtime passes a frame to a reader with a buffer of this size and fails if it
-/// does not fit (`conn.Read` in mux.go, ENOMEM).
+/// Limit for the content of a sent frame in bytes. The runtime reads a frame into a buffer that may be only this large,
+/// and fails if the frame does not fit (`conn.Read` in mux.go, ENOMEM).
 pub const MAX_SENT: usize = 4096;
 
-/// Limit for a received frame in bytes: a whole message, at which the runtime splits frames.
+/// Limit for the content of a received frame in bytes: the size of the longest message. The runtime splits longer
+/// content into several frames.
 const MAX_RECEIVED: usize = HEADER + MAX_MESSAGE;
 
 const FRAME_HEADER: usize = 8;
 
+/// Maximum number of bytes that are allocated and read at once.
 const PIECE: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub struct Mux<S> {
     stream: S,
-    /// The received part of the next message of each connection.
+    /// For each connection, the received bytes that are not parsed yet.
     begun: [(u32, Vec<u8>); 2],
 }
 
@@ -40,7 +42,7 @@ impl<S: Read + Write> Mux<S> {
         &self.stream
     }
 
-    /// Returns the next message and its connection. Nothing can be read after an error.
+    /// Returns the next message and its connection. After an error the connection cannot be used further.
     pub fn receive(&mut self) -> Result<(u32, TtrpcMessage)> {
         loop {
             for (connection, begun) in &mut self.begun {
@@ -52,6 +54,7 @@ impl<S: Read + Write> Mux<S> {
         }
     }
 
+    /// Reads a frame. Discards its content if the connection number is unknown.
     fn read_frame(&mut self) -> Result<()> {
         let mut header = [0; FRAME_HEADER];
         self.read_exact(&mut header)?;
@@ -83,8 +86,8 @@ impl<S: Read + Write> Mux<S> {
         unless_closed(result, io::ErrorKind::UnexpectedEof)?.context("reading from the runtime")
     }
 
-    /// Sends a message in a new frame, since the runtime's reader of the previous message has no room for more. Nothing
-    /// can be sent after an error.
+    /// Sends a message in frames of its own, since the runtime's buffer for the end of the previous message may have no
+    /// room for more. After an error the connection cannot be used further.
     pub fn send(&mut self, connection: u32, message: &TtrpcMessage) -> Result<()> {
         let bytes = ttrpc::encode(message)?;
         for content in bytes.chunks(MAX_SENT) {
@@ -100,7 +103,7 @@ impl<S: Read + Write> Mux<S> {
     }
 }
 
-/// Returns the result, or fails if the runtime closed the connection.
+/// Fails if the error means that the runtime closed the connection. Returns other results unchanged.
 fn unless_closed(result: io::Result<()>, closed: io::ErrorKind) -> Result<io::Result<()>> {
     let kind = result.as_ref().err().map(io::Error::kind);
     if kind.is_some_and(|kind| kind == closed || kind == io::ErrorKind::ConnectionReset) {

@@ -1,4 +1,5 @@
-//! Decides what containers of a claim get. Pure.
+//! Decides which CDI devices, leases, variables and metadata a claim's containers receive. Does no I/O: all input is in
+//! [`PrepareContext`] and the allocation.
 
 mod interface;
 mod network_data;
@@ -31,24 +32,26 @@ pub(crate) struct PrepareContext<'a> {
     pub(crate) node: &'a NodeName,
     pub(crate) names: &'a DeviceNames,
     pub(crate) snapshot: &'a KubernetesSnapshot,
-    /// The CDI devices that specifications on disk have now.
+    /// The qualified names of all CDI devices in the specifications on disk.
     pub(crate) specs: &'a BTreeSet<String>,
 }
 
-/// The answer to kubelet, and the files to write before.
+/// The answer to kubelet, and the content of the files that are written before the answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PrepareDecision {
+    /// The devices in the answer.
     pub(crate) devices: Vec<Device>,
+    /// The devices that the claim's hooks lease.
     pub(crate) leased: Vec<ClaimDevice>,
-    /// Devices that must be unused at the same time: the physical function of a virtual function, and the virtual
-    /// functions of a physical one.
+    /// Devices that other claims and containers must not have: the physical function of a leased virtual function, and
+    /// the virtual functions of a leased physical function.
     pub(crate) other_functions: Vec<ClaimDevice>,
     /// Variables for containers that requested extended resources.
     pub(crate) variables: VariablesByRequest,
     pub(crate) metadata: Vec<DeviceMetadata>,
 }
 
-/// Decides for each device of an allocation: one that cannot be given refuses all.
+/// Decides for all devices of an allocation. Fails if one of them cannot be provided.
 pub(crate) fn decide(
     all: Vec<AllocatedDevice>,
     uid: &ClaimUid,
@@ -78,7 +81,7 @@ fn describe_request(request: &str) -> String {
 }
 
 impl PrepareContext<'_> {
-    /// Notes what is to be done for a device; the CDI devices that give it.
+    /// Adds the leases and metadata of a device to the decision. Returns the ids of the CDI devices that provide it.
     fn add_device(
         &self,
         allocated: &AllocatedDevice,
@@ -92,7 +95,8 @@ impl PrepareContext<'_> {
         let is_leased = self.snapshot.lease_hooks.contains_key(&class);
         decision.metadata.push(self.describe(allocated, device));
         if allocated.is_admin && (is_leased || device.sharing == Sharing::Exclusive) {
-            // Admin access does not reserve a device, even if no hook leases it.
+            // With admin access a claim does not reserve the device, so it receives no CDI devices. This is also true
+            // for an exclusive device that no hook leases.
             return Ok(Vec::new());
         }
         let names = self.cdi_devices(device, class)?;
@@ -102,9 +106,10 @@ impl PrepareContext<'_> {
             .collect();
         for entry in &mut claim_devices {
             let vf = interface::vf_config(self.snapshot, &entry.device, is_leased, allocated)?;
-            // An interface is one CDI device.
+            // An interface has only one CDI device, so its settings are applied once.
             entry.interface.clone_from(&pod_interface);
-            // The device's own hook applies only the operator's settings.
+            // The claim's hook applies these settings only if the claim or its class has parameters for them. Otherwise
+            // they are only the operator's, and the device's own hook applies them.
             let is_set = pod_interface.is_some() || allocated.parameters.vlan.is_some();
             entry.vf = vf.filter(|_| is_set);
         }
@@ -113,15 +118,16 @@ impl PrepareContext<'_> {
         let mut ids = Vec::new();
         if is_leased {
             interface::refuse_twice(&decision.leased, &claim_devices)?;
-            // The hook of the claim has to come before the device's own, which then finds that the container has the
-            // device already.
+            // The claim's hook must run before the device's own hook, which then finds that the container already has
+            // the device.
             ids.extend(claim_devices.iter().map(|entry| cdi_device_name(uid, &entry.device)));
             decision.leased.extend(claim_devices);
             let family = self.excluded_functions(&allocated.request, device);
             decision.other_functions.extend(family);
         }
-        // An interface's specification has only its hook, which would require the operator's settings of the function.
-        // The hook of a vfio function keeps what the claim's hook has set up, and its specification provides nodes.
+        // Omits an interface's own CDI device if the claim's hook sets up the function: it contains only a hook, which
+        // would require the operator's settings instead. Keeps that of a vfio function: it provides the device nodes,
+        // and its hook leaves the claim's settings unchanged.
         if !(is_set_up && class == Class::Netdev) {
             ids.extend(names.iter().map(|name| qualified_name(class, name)));
         }
@@ -176,7 +182,8 @@ impl PrepareContext<'_> {
         }
     }
 
-    /// The functions that exclude one: who has them may have the same hardware.
+    /// Returns the functions that must not be in use at the same time as a vfio function, since they may share its
+    /// hardware: its physical function, or its virtual functions.
     fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
         let is_of = |child: &HostDevice, parent: &HostDevice| {
             parent.pci.is_some() && parent_pf(child) == parent.pci
@@ -197,7 +204,7 @@ impl PrepareContext<'_> {
             .collect()
     }
 
-    /// Returns discovery's reason for a device that has or had this name.
+    /// Returns why discovery excluded the device with this name, or `None` if it excluded no such device.
     fn exclusion_reason(&self, pool: &str, device: &str) -> Option<String> {
         let class = self.node.parse_pool(pool)?;
         for exclusion in &self.snapshot.exclusions {
@@ -223,7 +230,7 @@ impl PrepareContext<'_> {
         }
     }
 
-    /// Why a container would not find the device, in the words of discovery where it has some.
+    /// Explains why no specification contains the CDI device, with discovery's reason if the device is unhealthy.
     fn missing_spec_reason(&self, device: &HostDevice, class: Class, name: &DeviceName) -> String {
         let (id, written_by) = (qualified_name(class, name), self.snapshot.written_by);
         match &device.health {
@@ -254,7 +261,7 @@ impl PrepareContext<'_> {
     }
 }
 
-/// The names of its CDI devices.
+/// Iterates over the names of a device's CDI devices, without their kinds.
 fn cdi_device_names(device: &HostDevice) -> impl Iterator<Item = DeviceName> {
     device
         .cdi
@@ -283,7 +290,8 @@ fn claim_device(
     }
 }
 
-/// Returns the class whose edits a container gets: an interface without preload has the edits of another class.
+/// Returns the class whose edits the container receives: `nic-plain` for an interface of class nic without preload,
+/// otherwise the device's own class.
 fn effective_class(device: &HostDevice, allocated: &AllocatedDevice) -> Result<Class> {
     let Some(preload) = &allocated.parameters.preload else {
         return Ok(device.class);
