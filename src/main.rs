@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     match result {
         Ok(answer) => answer.into(),
         Err(error) => {
-            // Includes the chain of causes.
+            // `{error:#}` includes the chain of causes.
             let advice = permissions::permission_advice(error.as_ref());
             printer.error(format_args!("{error:#}{advice}"));
             ExitCode::from(FAILURE)

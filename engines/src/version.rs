@@ -1,4 +1,4 @@
-//! Versions of engines, and what each reads of CDI.
+//! Versions of engines, and the CDI version that each supports.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ impl fmt::Display for EngineVersion {
 }
 
 impl EngineVersion {
-    /// Reads the first number with a dot in what a program says (`Docker version 26.1.5+dfsg1, build
-    /// 411e817`, `containerd github.com/containerd/containerd 1.7.24~ds1 …`), or in the version of a package
-    /// (`5:27.3.1-1~debian.12`).
+    /// Parses the first word that looks like a version: at least two numbers with dots between them. The text is the
+    /// output of `--version` (`Docker version 26.1.5+dfsg1, build 411e817`, `containerd
+    /// github.com/containerd/containerd 1.7.24~ds1 …`) or the version of a package (`5:27.3.1-1~debian.12`).
     pub fn parse(text: &str) -> Option<EngineVersion> {
         text.split(|c: char| c.is_whitespace() || c == ':' || c == ',')
             .filter_map(EngineVersion::parse_word)
@@ -35,11 +35,14 @@ impl EngineVersion {
     }
 }
 
-/// From which version on an engine reads which CDI, as the library says that its release was built with.
+/// The CDI versions that an engine supports, each with the first engine version that was built with a CDI library of
+/// that version.
 pub(crate) type CdiReaders = &'static [(EngineVersion, CdiVersion)];
 
+/// The first version of docker that enables CDI by default.
 pub const DOCKER_CDI: EngineVersion = EngineVersion(28, 2, 0);
 
+/// The first version of containerd that enables CDI by default.
 pub const CONTAINERD_CDI: EngineVersion = EngineVersion(2, 0, 0);
 
 /// docker (moby, `vendor.mod`).

@@ -29,10 +29,11 @@ const LOCK: &str = ".lock";
 const MAX_BYTES: u64 = 64 * 1024;
 /// The size of a buffer that holds a usual lease file, so that one read is enough.
 const USUAL_BYTES: usize = 2048;
-/// The lifetime of a reservation: from the wrapper or precreate to the container's createRuntime hook.
+/// The lifetime of a reservation. It must cover the time from the choice of the devices, for example in the wrapper, to
+/// the container's createRuntime hook.
 const RESERVED: Duration = Duration::from_secs(60);
 
-/// Why a device could not be leased, or a lease not be ended.
+/// Why a device could not be leased, or a lease could not be ended.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub enum LeaseError {
@@ -55,7 +56,7 @@ pub struct LeaseEntry {
     pub slot: u32,
     /// The lease, or why its file could not be parsed.
     pub lease: Result<Lease, String>,
-    /// Whether the holder has ended, and no device must be restored.
+    /// Whether the holder has ended, and the device needs no restoring.
     pub has_ended: bool,
     /// Whether the holder has ended, and the device must still be restored.
     pub is_returning: bool,
@@ -111,9 +112,9 @@ impl Leases {
 
     /// Ends the leases that an exited container has of these devices.
     ///
-    /// A lease whose process is alive belongs to a later start of a container with that ID and remains,
-    /// as does a reservation with another token. So does the lease of another engine's container, with
-    /// another bundle, unless its holder has ended.
+    /// A lease whose init process is alive remains, since it belongs to a later start of a container with that
+    /// ID. For the same reason, a reservation with another token remains. A lease with another bundle belongs to
+    /// another engine's container with that ID, and remains unless its holder has ended.
     pub fn release(
         &self,
         devices: &[DeviceId],
@@ -123,7 +124,7 @@ impl Leases {
     ) -> Result<()> {
         self.remove_slots(devices, &|slot, lease| match slot.state {
             HolderState::Ended => lease.container == *container,
-            // It ends when the device is restored.
+            // Such a lease ends when its device is restored.
             HolderState::Returning => false,
             HolderState::InitExited | HolderState::Alive => {
                 lease.device_to_return().is_none()
@@ -133,8 +134,9 @@ impl Leases {
         })
     }
 
-    /// Returns whether a container's lease is from the start that has ended now, or that has this token.
-    /// If the process ID is in use in another PID namespace, the runtime that calls poststop is trusted.
+    /// Returns whether a lease belongs to the start of the container that has ended: a reservation if it has
+    /// this token, any other lease if its init process is not known to be alive. The state of a process in
+    /// another PID namespace is unknown here, so the runtime that calls the poststop hook is trusted.
     pub(super) fn is_same_start(&self, lease: &Lease, token: Option<&Token>) -> bool {
         match &lease.holder {
             Holder::Reservation { token: held_token, .. } => Some(held_token) == token,
@@ -142,7 +144,7 @@ impl Leases {
         }
     }
 
-    /// Ends the reservations with a token, since their container is not created.
+    /// Ends the reservations with a token, since their container will not be created.
     pub fn cancel_reservation(&self, devices: &[DeviceId], token: &Token) -> Result<()> {
         self.remove_slots(devices, &|_, lease| match &lease.holder {
             Holder::Reservation { token: held_token, .. } => held_token == token,
@@ -157,7 +159,7 @@ impl Leases {
         devices: &[DeviceId],
         has_ended: &dyn Fn(&Slot, &Lease) -> bool,
     ) -> Result<()> {
-        // Taking the lock creates a file.
+        // Taking the lock would create a file for nothing.
         if devices.is_empty() {
             return Ok(());
         }
@@ -256,7 +258,7 @@ impl Leases {
         self.read_slots_where(&|device| devices.contains(device))
     }
 
-    /// Reads the slots of some devices.
+    /// Reads the slots of the devices that `is_wanted` accepts.
     pub(super) fn read_slots_where(
         &self,
         is_wanted: &dyn Fn(&DeviceId) -> bool,
@@ -300,7 +302,7 @@ impl Leases {
         })
     }
 
-    /// Returns the state of a lease's holder. No device must be restored after another boot.
+    /// Returns the state of a lease's holder. After a reboot, no device has to be restored.
     fn holder_state(&self, lease: &Lease, boot: &str) -> HolderState {
         let has_ended = self.has_holder_ended(&lease.boot, &lease.holder, boot);
         match (lease.device_to_return(), &lease.holder) {
@@ -333,7 +335,7 @@ impl Leases {
         Lease::parse(&bytes).ok()
     }
 
-    /// Returns whether a holder has ended. If that cannot be determined, it has not.
+    /// Returns whether a holder has ended. Returns false if that cannot be determined.
     fn has_holder_ended(&self, lease_boot: &str, holder: &Holder, boot: &str) -> bool {
         if lease_boot != boot {
             return true;

@@ -16,18 +16,21 @@ use onload_host::host::Host;
 use super::process;
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
-/// The path that exists if podman was used on a host.
+/// The files of podman's database in a storage directory. One of them exists if podman was used on the host.
 const PODMAN_STATE: [&str; 2] = ["db.sql", "libpod/bolt_state.db"];
-/// Long enough for a host with a thousand containers, and a limit for a lock that is never released.
+/// Limit for podman's commands. It is long enough for a thousand containers, and ends the wait for a lock that is never
+/// released.
 const PODMAN_DEADLINE: Duration = Duration::from_secs(60);
+/// The program that monitors a running container of podman or CRI-O.
 const MONITOR: &str = "conmon";
 const MONITOR_DEADLINE: Duration = Duration::from_secs(5);
+/// The number of containers that one `podman container inspect` examines.
 const CHUNK: usize = 200;
-/// Bytes of a file of an engine; configurations of containers are a few kilobytes.
+/// Limit for the size of an engine's file, in bytes. A container's configuration has a few kilobytes.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 const CRI_TASKS: &str = "io.containerd.runtime.v2.task/k8s.io";
 
-/// `state`: the directory where the engine keeps what it knows.
+/// Finds an engine's containers with our runtime. `state` is the engine's data or state directory.
 pub(super) fn find_runtime_use(host: &Host, engine: Engine, state: &Path) -> RuntimeUse {
     match find(host, engine, state) {
         Ok(mut containers) => {
@@ -45,12 +48,13 @@ fn find(host: &Host, engine: Engine, state: &Path) -> Result<Vec<RuntimeContaine
         Engine::Containerd => find_containerd(host, state),
         Engine::Crio => Ok([find_crio(host)?, find_monitored(host, false)?].concat()),
         Engine::Podman => Ok([find_podman(host)?, find_monitored(host, true)?].concat()),
-        // Its containers are docker's, and it stops them without looking at allow_runtimes.
+        // Nomad's containers are docker's, and Nomad stops them without checking allow_runtimes.
         Engine::Nomad => Ok(Vec::new()),
     }
 }
 
 fn find_docker(host: &Host, root: &Path) -> Result<Vec<RuntimeContainer>> {
+    // Fails if the directory cannot be read, which `docker_dirs` ignores.
     host.list(root)?;
     let mut records = Vec::new();
     for containers in docker_dirs(host, root) {
@@ -64,7 +68,8 @@ fn find_docker(host: &Host, root: &Path) -> Result<Vec<RuntimeContainer>> {
     Ok(records)
 }
 
-/// A pod's sandbox that has ended is never started again, and needs no runtime to be removed.
+/// Finds the containers that have a shim. A pod's sandbox that has ended is not among them: it is never
+/// started again, and needs no runtime to be removed.
 fn find_containerd(host: &Host, state: &Path) -> Result<Vec<RuntimeContainer>> {
     let tasks = state.join(CRI_TASKS);
     let mut records = Vec::new();
@@ -81,6 +86,7 @@ fn find_containerd(host: &Host, state: &Path) -> Result<Vec<RuntimeContainer>> {
 
 fn find_crio(host: &Host) -> Result<Vec<RuntimeContainer>> {
     let (dirs, mut records) = (ContainerDirs::read(host), Vec::new());
+    // Fails if a directory cannot be read, which the closure below ignores.
     for storage in &dirs.storage {
         host.list(storage)?;
     }
@@ -96,6 +102,7 @@ fn find_crio(host: &Host) -> Result<Vec<RuntimeContainer>> {
     Ok(records)
 }
 
+/// Finds the running containers of podman (`podmans`) or CRI-O by the arguments of their monitors.
 fn find_monitored(host: &Host, podmans: bool) -> Result<Vec<RuntimeContainer>> {
     if !host.is_running() {
         return Ok(Vec::new());
@@ -129,7 +136,7 @@ fn find_podman(host: &Host) -> Result<Vec<RuntimeContainer>> {
     let Some(program) = PODMAN.into_iter().map(PathBuf::from).find(|p| p.exists()) else {
         return Ok(Vec::new());
     };
-    // A container that goes between the two questions makes the second one fail.
+    // If a container is removed between `ps` and `inspect`, `inspect` fails.
     query_podman(&program).or_else(|_| query_podman(&program))
 }
 

@@ -1,7 +1,7 @@
-//! Whether a container's process is the host's user 0, or can become it.
+//! Determines whether a container's process is the host's user 0 or can become it.
 //!
 //! Onload lets the host's user 0 map every stack of the host (onload
-//! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` has to know every way to
+//! `efab_thr_user_can_access_stack`), so `root-with-onload = "refuse"` must consider every way to
 //! become that user.
 
 use onload_cdi::json::{RawError, RawObject};
@@ -14,16 +14,16 @@ use super::host_view::HostView;
 pub(crate) const CAP_SETUID: &str = "CAP_SETUID";
 
 /// Capabilities with which a process of another user can become the host's user 0, or can do what
-/// only that user can (include/uapi/linux/capability.h). Engines give CAP_SETUID to every
-/// container; the others only on request.
+/// only that user can (include/uapi/linux/capability.h). Engines grant CAP_SETUID to every
+/// container by default, and the other capabilities only on request.
 const ROOT_CAPABILITIES: [&str; 7] = [
     CAP_SETUID,
-    // Mounts, namespaces, the kernel's usermode helpers.
+    // Controls mounts, namespaces and the kernel's usermode helpers.
     "CAP_SYS_ADMIN",
     // Takes over a process of user 0 that an engine starts in the container.
     "CAP_SYS_PTRACE",
     "CAP_SYS_MODULE",
-    // I/O ports and physical memory.
+    // Accesses I/O ports and physical memory.
     "CAP_SYS_RAWIO",
     // Boots another kernel by kexec_load(2).
     "CAP_SYS_BOOT",
@@ -31,9 +31,9 @@ const ROOT_CAPABILITIES: [&str; 7] = [
     "CAP_DAC_READ_SEARCH",
 ];
 
-/// The sets from which a program can get a capability under no-new-privileges. The bounding set is not among them: a
-/// file's capabilities add nothing to the permitted set of the process (security/commoncap.c,
-/// `cap_bprm_creds_from_file`).
+/// The sets from which a program can obtain a capability under no-new-privileges. The bounding set is not one of them:
+/// it limits what a file's capabilities add, and under no-new-privileges they add nothing to the permitted set of the
+/// process (security/commoncap.c, `cap_bprm_creds_from_file`).
 const SOURCE_SETS: [CapabilitySet; 4] = [
     CapabilitySet::Permitted,
     CapabilitySet::Effective,
@@ -69,16 +69,19 @@ pub(crate) fn assess(
     Ok(capability.map_or(HostRootAccess::NotRoot, HostRootAccess::ByCapability))
 }
 
-/// The user that a process ends up as. To setresuid(2), -1 means "unchanged": crun leaves such a
-/// process user 0 of its user namespace, and an image can specify that number (CVE-2024-40635 is
-/// similar).
+/// Returns the user ID that a process will have. For setresuid(2), -1 means "unchanged", so crun
+/// leaves a process with this number as user 0 of its user namespace. An image can specify the number
+/// (CVE-2024-40635 is similar).
 fn effective_uid(uid: u32) -> u32 {
     if uid == u32::MAX { 0 } else { uid }
 }
 
-/// Removes CAP_SETUID from a process that holds it only for the programs of its image: a user other
-/// than 0 loses its permitted set when it executes a plain program (capabilities(7)). An ambient
-/// capability reaches every program, and the container may need it. Returns whether it was removed.
+/// Removes CAP_SETUID from a process with no-new-privileges whose user is not 0. Returns whether it was removed.
+///
+/// Such a process can use the capability only in programs of its image whose files have capabilities, since
+/// executing any other program clears the permitted set (capabilities(7)). A process with an ambient
+/// CAP_SETUID is left unchanged: every program that it executes keeps the capability, and the container may
+/// need it.
 pub(crate) fn drop_setuid(process: &mut RawObject) -> Result<bool, RawError> {
     let user = process.object("user")?.unwrap_or_default();
     let uid: Option<u32> = user.read("uid")?;
@@ -115,7 +118,8 @@ fn has_no_new_privileges(process: &RawObject) -> Result<bool, RawError> {
     Ok(process.read("noNewPrivileges")? == Some(true))
 }
 
-/// A process without `capabilities` has none (runc `finalizeNamespace`, crun `libcrun_set_caps`).
+/// Returns the first of [`ROOT_CAPABILITIES`] that a process has. A configuration without `capabilities`
+/// means that it has none (runc `finalizeNamespace`, crun `libcrun_set_caps`).
 fn find_root_capability(process: &RawObject) -> Result<Option<&'static str>, RawError> {
     let Some(sets) = process.object("capabilities")? else {
         return Ok(None);
@@ -134,8 +138,8 @@ fn read_capabilities(sets: &RawObject, set: CapabilitySet) -> Result<Vec<String>
 }
 
 /// Returns whether a word of the configuration may mean this capability. runc accepts only the name. crun uses libcap,
-/// which also accepts lower case and numbers, and ignores anything that follows either (cap_from_name(3)): a word with
-/// other characters than letters and `_` counts as every capability.
+/// which also accepts lower case and numbers, and ignores what follows the name or number (cap_from_name(3)). A word
+/// that contains anything but letters and `_` therefore counts as every capability.
 fn may_name_capability(word: &str, name: &str) -> bool {
     let is_plain = word.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     !is_plain || word.eq_ignore_ascii_case(name)
@@ -152,16 +156,19 @@ struct IdMapping {
     size: u64,
 }
 
+/// The number of user IDs, which have 32 bits.
 const USERS: u64 = 1 << 32;
 
 impl IdMapping {
-    /// Whether the mapped users include the host's user 0, wherever the range begins. For code that
-    /// counts in 32 bits, a range that passes the highest user id continues at 0.
+    /// Returns whether the mapped users include the host's user 0, even if the range begins at another
+    /// user: in code that counts in 32 bits, a range that passes the highest user ID continues at 0.
     fn holds_root(self) -> bool {
         let end = self.host_id.saturating_add(self.size);
         self.size > 0 && (self.host_id == 0 || end > USERS)
     }
 
+    /// Returns whether this user of the container is the host's user 0, counting as in
+    /// [`IdMapping::holds_root`].
     fn maps_to_root(self, uid: u32) -> bool {
         let within = u64::from(uid).checked_sub(self.container_id);
         within.is_some_and(|within| {
@@ -171,16 +178,19 @@ impl IdMapping {
     }
 }
 
+/// The user IDs of the host that a container's processes can have.
 enum UserMapping {
+    /// The container has no user namespace of its own, so its user IDs are those of the host.
     Hosts,
     Mapped(Vec<IdMapping>),
-    /// Returns the capabilities in a namespace at this path that cannot be examined.
+    /// The mappings of the user namespace are unknown. Contains the path of the namespace, which is empty
+    /// for a new namespace.
     Unseen(String),
 }
 
 impl UserMapping {
-    /// The mappings of a configuration belong to the namespace that it creates. A namespace that it
-    /// joins has its own mappings, whatever the configuration says.
+    /// Reads the mappings of the container's user namespace. Those in the configuration apply only to a
+    /// namespace that is created for the container. A namespace that the container joins has its own.
     fn read(config: &OciConfig, host: &dyn HostView) -> Result<UserMapping, OciConfigError> {
         let paths = config.namespace_paths("user")?;
         let Some(path) = paths.first() else {
@@ -220,15 +230,16 @@ impl UserMapping {
     }
 }
 
-/// The process whose user namespace a path names. containerd writes such paths for the containers
-/// of a pod.
+/// Returns the PID in a path `/proc/PID/ns/user`, and `None` for any other path. containerd writes such
+/// paths for the containers of a pod.
 fn parse_process(path: &str) -> Option<u32> {
     let pid = path.strip_prefix("/proc/")?.strip_suffix("/ns/user")?;
     let is_plain = pid.bytes().all(|byte| byte.is_ascii_digit());
     pid.parse().ok().filter(|_| is_plain)
 }
 
-/// Parses /proc/PID/uid_map (user_namespaces(7)): first user inside, first user outside, count.
+/// Parses /proc/PID/uid_map (user_namespaces(7)). Each line has the first user inside the namespace, the
+/// first user outside, and the number of users.
 fn parse_map(text: &str) -> Option<Vec<IdMapping>> {
     let line = |line: &str| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());

@@ -1,5 +1,5 @@
-//! Opens devices to a running container: through the list of cgroup v1, the programs of cgroup v2,
-//! and systemd's view of both.
+//! Allows a running container to open devices: in the device list of cgroup v1 or the BPF device
+//! programs of cgroup v2, and in the list that systemd keeps for the container's scope.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,8 @@ use crate::decide::verified_node::CgroupRule;
 /// Changes that can be undone.
 #[derive(Debug, Default)]
 pub struct CgroupChanges {
-    /// `devices.deny`, and the rules that were added and not in force before.
+    /// For cgroup v1: the open file `devices.deny`, and the rules that were added to the list and were not
+    /// in force before.
     list: Option<(File, Vec<CgroupRule>)>,
     programs: Vec<ReplacedProgram>,
     pub warnings: Vec<String>,
@@ -36,8 +37,8 @@ struct ReplacedProgram {
 }
 
 impl CgroupChanges {
-    /// Undoes the changes as far as possible. Rules that were in force before stay: the container
-    /// may be running and have them from elsewhere.
+    /// Undoes the changes as far as possible. Rules that were in force before remain: the engine may have
+    /// granted them, and the container may be using them.
     pub fn undo(self) {
         if let Some((deny, rules)) = &self.list {
             for rule in rules {
@@ -54,7 +55,8 @@ impl CgroupChanges {
     }
 }
 
-/// Opens devices to a container, all or none; `socket` is systemd's.
+/// Allows a container to open all of these devices, or none of them if an error occurs. `socket` is the path
+/// of systemd's socket.
 pub fn allow_devices(
     cgroup: &DeviceCgroup,
     id: &ContainerId,
@@ -79,12 +81,13 @@ pub fn allow_devices(
     }
 }
 
-/// Writes one device per system call (Documentation/admin-guide/cgroup-v1/devices.rst).
+/// Writes the rule for one device to `devices.allow` or `devices.deny`. The kernel accepts one rule per
+/// system call (Documentation/admin-guide/cgroup-v1/devices.rst).
 fn write_rule(mut list: &File, rule: CgroupRule) -> io::Result<()> {
     list.write_all(format!("c {} {}", rule.numbers(), rule.access).as_bytes())
 }
 
-/// The devices to open to a container, and the changes so far.
+/// The devices that a container is to be allowed to open, and the changes so far.
 struct DeviceUpdate<'a> {
     dir: &'a CgroupDir,
     id: &'a ContainerId,
@@ -94,10 +97,11 @@ struct DeviceUpdate<'a> {
     changes: CgroupChanges,
 }
 
+/// A cgroup, and the device programs that were attached to it at first.
 struct CgroupPrograms {
     path: PathBuf,
     fd: OwnedFd,
-    /// When first examined.
+    /// The programs when the cgroup was opened.
     before: AttachedPrograms,
 }
 
@@ -124,8 +128,8 @@ fn query(path: &Path, fd: &OwnedFd) -> Result<AttachedPrograms> {
 }
 
 impl DeviceUpdate<'_> {
-    /// systemd rewrites the list whenever it touches the scope, so it is told first (systemd,
-    /// `src/core/cgroup.c`, `cgroup_apply_devices`).
+    /// Adds the devices to the list of cgroup v1. systemd rewrites that list whenever it updates the scope,
+    /// so the list of systemd is updated first (systemd, `src/core/cgroup.c`, `cgroup_apply_devices`).
     fn allow_v1(&mut self) -> Result<()> {
         let path = self.dir.full_path();
         let open = |name: &str| {
@@ -146,8 +150,8 @@ impl DeviceUpdate<'_> {
         Ok(())
     }
 
-    /// Adds the devices to the list of the container's scope, if that list restricts it. Returns whether
-    /// it did.
+    /// Adds the devices to systemd's list for the container's scope (`DeviceAllow`), if the scope allows only
+    /// the devices in that list. Returns whether they were added.
     fn update_systemd(&mut self) -> Result<bool> {
         let Some(scope) = self.dir.systemd_scope(self.id) else {
             if self.dir.is_in_unnamed_scope(self.id) {
@@ -195,9 +199,11 @@ impl DeviceUpdate<'_> {
         Ok(())
     }
 
-    /// Prepends the rules to each program of a cgroup until all have them: other processes may attach
-    /// programs at the same time. `covers_new` means that programs which systemd attaches from now on allow
-    /// the devices, `has_replaced` that it has already attached one.
+    /// Prepends the rules to each program of a cgroup. Repeats this until all programs have them, since other
+    /// processes may attach programs at the same time.
+    ///
+    /// If `covers_new` is true, systemd has the devices in its list, so programs that were attached since then
+    /// already allow them. If `has_replaced` is true, systemd has already attached such a program.
     fn extend_all(
         &mut self,
         cgroup_programs: &CgroupPrograms,
@@ -256,7 +262,8 @@ impl DeviceUpdate<'_> {
     }
 }
 
-/// How often programs that keep changing are examined again.
+/// The maximum number of passes over the programs of a cgroup. A program that still lacks the rules after the last pass
+/// is taken to be attached by a BPF link.
 const ROUNDS: usize = 4;
 
 /// Detaches a program that systemd's program replaces.
@@ -267,14 +274,16 @@ fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<
     Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
 }
 
+/// The result of prepending the rules to a program.
 enum ExtendResult {
-    /// A new program replaces it; its id.
+    /// A new program with this ID has replaced it.
     By(u32, ReplacedProgram),
     /// It already begins with the rules.
     Already,
-    /// It is gone, or cannot be reached.
+    /// It has been detached, or it is attached by a link and cannot be replaced.
     Gone,
-    /// The kernel does not show its instructions, or shows some that it does not accept back.
+    /// The kernel does not return its instructions, or rejects them when they are loaded again. Contains the
+    /// reason and the program.
     Hidden(&'static str, OwnedFd),
 }
 
@@ -298,7 +307,7 @@ fn extend(
         return Ok(ExtendResult::Already);
     };
     let new = match bpf::load(&BpfProgram { insns, ..read }) {
-        // Blinded constants use a register that no program may name.
+        // Blinded constants use a register that the kernel rejects in a program that is loaded.
         Err(Errno::INVAL) => {
             return Ok(ExtendResult::Hidden("the kernel hides its constants", old));
         }

@@ -26,19 +26,21 @@ use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::pools::{PoolChoice, PoolRequest, Pools, Reservation};
 use crate::decide::subject;
 
-/// Time for searching /proc for processes that have nodes open, at a container's end: any process may have very many
-/// descriptors.
+/// Limit for searching /proc for processes that have nodes open, at a container's end. A search may take long, since a
+/// process may have very many descriptors.
 pub(crate) const END_SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same at a container's start, which searches up to three times: in the wrapper, for the lease, and for an interface.
+/// The same limit at a container's start, which searches up to three times: in the wrapper, for the lease, and for an
+/// interface.
 pub(crate) const START_SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
-/// The same before an answer that a runtime waits for. The container's hook searches again.
+/// The same limit before an answer that an engine or runtime waits for. The container's hook searches again.
 const ANSWER_SEARCH_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time for the locks, the search and the decision of such an answer: a runtime gives up on NRI's after 2 s, and creates the
-/// container without its devices, while it does not create one that is refused. Containers that wait for the one before them
-/// lose none of it (containerd/nri, pkg/adaptation/adaptation.go, `CreateContainer`).
+/// Limit for the locks, the search and the decision of an NRI plugin's answer. A runtime waits 2 s for the answer and
+/// then creates the container without its devices. If the plugin rejects the container in time, the runtime does not
+/// create it. The 2 s do not include the wait for the creation of another container (containerd/nri,
+/// pkg/adaptation/adaptation.go, `CreateContainer`).
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long before the next device is fetched that an ended container has left: the hook has ten seconds for all, and the last
-/// one may take four.
+/// Time after which no further device of an exited container is restored. The hook times out after ten seconds, and
+/// restoring the last device may take four.
 const FETCHING: Duration = Duration::from_secs(6);
 
 /// Chooses and reserves devices of pools for containers that are about to be created.
@@ -46,7 +48,7 @@ const FETCHING: Duration = Duration::from_secs(6);
 pub struct Reserver<'a> {
     host: &'a LocalHost,
     entry_point: &'static str,
-    /// Whether this process still exists when the container's hooks run.
+    /// Whether this process still exists when the container's hooks run. If so, the reservation ends when it exits.
     stays: bool,
     /// The deadline of the answer, if a runtime waits for one.
     answer_deadline: Option<Instant>,
@@ -59,19 +61,21 @@ pub struct Reserver<'a> {
     reserved: Option<&'a Reservation>,
 }
 
-/// Returns how long to wait for a device that must be restored; `None` if it is not needed.
+/// A function that returns how long to wait for a device that must be restored, or `None` if the device is not to be
+/// restored.
 pub(crate) type DeviceTimeout<'l> = &'l dyn Fn(&DeviceId) -> Option<Duration>;
-/// Restores devices that exited containers have left behind.
+/// A function that restores devices that exited containers have left behind.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Leases, DeviceTimeout<'_>);
 
 impl<'a> Reserver<'a> {
-    /// For a process that creates the container, or becomes the runtime that does.
+    /// For a process that still exists when the container's hooks run: the wrapper, which becomes the runtime,
+    /// or a hook.
     pub(crate) fn creating(host: &'a LocalHost, entry_point: &'static str) -> Self {
         Reserver { stays: true, ..Reserver::before(host, entry_point) }
     }
 
     /// For a daemon that answers a runtime. The decision, the locks and the search share one deadline, which
-    /// starts now.
+    /// this call sets.
     #[must_use]
     pub fn answering(host: &'a LocalHost, entry_point: &'static str) -> Self {
         let answer_deadline = Some(Instant::now() + ANSWER_TIMEOUT);
@@ -133,8 +137,8 @@ impl<'a> Reserver<'a> {
         Ok(reserved?)
     }
 
-    /// Restores requested devices that exited containers have left behind, until there are enough or the time is over.
-    /// Returns whether this process may.
+    /// Restores requested devices that exited containers have left behind, until `is_enough` returns true or the time
+    /// limit has passed. Returns whether this process may restore devices.
     fn fetch_requested(
         &self,
         leases: &Leases,
@@ -157,8 +161,8 @@ impl<'a> Reserver<'a> {
         true
     }
 
-    /// Decides and reserves the devices that were chosen. Decides again if others were reserved, because another
-    /// container was faster.
+    /// Decides, and reserves the devices that were chosen. If another container was faster and other devices were
+    /// reserved instead, decides again with those.
     pub fn decide_and_reserve<T>(
         &self,
         decide: impl Fn(&dyn Pools) -> Result<T>,
@@ -178,21 +182,22 @@ impl<'a> Reserver<'a> {
         Ok((decided, reservation))
     }
 
-    /// Deadline for searching /proc for processes that have a device open.
+    /// Returns the deadline for searching /proc for processes that have a device open.
     fn until(&self) -> Instant {
         let timeout = if self.stays { START_SEARCH_TIMEOUT } else { ANSWER_SEARCH_TIMEOUT };
         let deadline = Instant::now() + timeout;
         self.answer_deadline.map_or(deadline, |answer_deadline| answer_deadline.min(deadline))
     }
 
-    /// The time to wait for a lock.
+    /// Returns the time to wait for a lock.
     fn lock_timeout(&self) -> Duration {
         self.answer_deadline.map_or(START_TIMEOUT, |deadline| {
             deadline.saturating_duration_since(Instant::now()).min(START_TIMEOUT)
         })
     }
 
-    /// Fails while the runtime still waits: later, it would create the container without an answer.
+    /// Fails if the deadline has passed. The runtime still waits then, and does not create the container. Without
+    /// an answer, it would create the container without its devices.
     fn check_in_time(&self) -> Result<()> {
         match self.answer_deadline {
             Some(deadline) if Instant::now() >= deadline => {
@@ -219,8 +224,8 @@ struct MemberRequests<'a> {
 }
 
 impl<'a> MemberRequests<'a> {
-    /// A device of a ticket is exclusive, whatever the configuration says: its engine knows which tasks
-    /// share a network namespace.
+    /// Makes devices of tickets exclusive, whatever the configuration says: the engine that issued the ticket
+    /// decides which tasks use a device, since it knows which tasks share a network namespace.
     fn new(request: &'a PoolRequest, root: &Path) -> Result<Self> {
         let mut devices = request.devices.clone();
         for (device, ticket) in &request.named {
@@ -244,7 +249,7 @@ impl<'a> MemberRequests<'a> {
     }
 }
 
-/// Requests a device by name, which up to `max` containers may have at once.
+/// Returns the request for a device by name. Up to `max` containers may have the device at once.
 fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
         aliases: group_members(root, device),
@@ -260,7 +265,7 @@ impl Pools for Reserver<'_> {
         }
         let token = Token::new().map_err(|error| error!("{error}"))?;
         if !self.host.is_initial_namespace() {
-            // A user without root keeps no leases, and has no ticket.
+            // A rootless engine writes no leases and has no tickets.
             let deadline = self.until();
             let find_user = |device: &DeviceId| {
                 find_user(device, &request.expectations(device), &self.processes, deadline)
@@ -308,7 +313,7 @@ impl Pools for Reserver<'_> {
     }
 }
 
-/// Cancels the reservation of a container that is not created. If this fails, it expires.
+/// Cancels the reservation of a container that will not be created. If this fails, the reservation expires.
 pub(crate) fn cancel(reservation: &Reservation) {
     if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
         cancel_in(&run, reservation);
@@ -384,7 +389,7 @@ fn no_id() -> Error {
     Error::new("the container's id is unknown, so the ticket's user could not be recorded")
 }
 
-/// A request of a container that exists.
+/// A request for leases of a container whose init process exists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) container: ContainerInit<'a>,
@@ -393,7 +398,8 @@ pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) arguments: &'a HookArguments,
     /// The program and stage.
     pub(crate) entry_point: &'a str,
-    /// The record of the device's move, if it moves to the container; then it is the only device.
+    /// The record of the move, if the request is for a device that moves to the container. Such a request
+    /// has no other device.
     pub(crate) move_record: Option<&'a MoveRecord>,
     /// Whether the devices are exclusive, whatever the configuration says about their class.
     pub(crate) alone: bool,
@@ -419,8 +425,8 @@ pub(crate) struct ContainerInit<'a> {
     pub(crate) host: &'a LocalHost,
 }
 
-/// Leases devices to the init process of a container. In a user namespace (rootless) no lease is written,
-/// since other engines could not see it; this returns a warning.
+/// Leases devices to the init process of a container. For a rootless engine, writes no lease, since other
+/// engines could not see it, and returns a warning.
 pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>> {
     let ContainerInit { id, bundle, init, host } = init_request.container;
     if !host.is_initial_namespace() {
@@ -439,7 +445,8 @@ pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>
     let pod = pod::find_pod(id, bundle);
     let mut device_requests = Vec::new();
     for device in init_request.devices {
-        // The specification may be older than the configuration.
+        // The specification that requires this lease may be older than the configuration, in which the class
+        // may have no limit.
         let share = if init_request.alone { Some(1) } else { shares.share(device.class) };
         let mut request = device_request(processes.root(), device, share.unwrap_or(u32::MAX));
         request.facts.extend(pod.clone().map(|pod| (POD.to_owned(), pod)));
@@ -463,7 +470,7 @@ pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>
     Ok(None)
 }
 
-/// Ends the leases of a container that must not run. Its init process may be alive.
+/// Ends the leases of a container whose start has failed. Its init process may still be alive.
 pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
         // If this fails, the leases end with the init process.
@@ -471,8 +478,8 @@ pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
     }
 }
 
-/// Resolves symbolic links in the path of a bundle. An empty path means that the engine has not created
-/// it yet.
+/// Resolves symbolic links in the path of a bundle. Returns an empty path unchanged: the engine has not created
+/// the bundle yet.
 pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
     if bundle.as_os_str().is_empty() {
         return Ok(PathBuf::new());
@@ -492,7 +499,7 @@ pub(crate) fn release(
     }
 }
 
-/// Opens the leases, if there are any. A user without root has none.
+/// Opens the leases. Returns `None` if there are none, or if this user has no access to them.
 pub(crate) fn find() -> Result<Option<Leases>> {
     match RunDir::find(Path::new(RUN_DIR)) {
         Ok(Some(run)) => find_in(&run),

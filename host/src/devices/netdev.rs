@@ -13,8 +13,8 @@ pub(super) fn devices(_: Class, function_index: &FunctionIndex<'_>) -> Vec<HostD
     build_devices(&function_index.inventory.netdevs, |netdev| device(netdev, function_index))
 }
 
-/// Returns the device of an interface. A link that is down is no problem, since the interface is set up in the
-/// container.
+/// Returns the device of an interface. A device whose link is down is still healthy, since the interface is set up in
+/// the container.
 pub(super) fn device(netdev: &Netdev, function_index: &FunctionIndex<'_>) -> Option<HostDevice> {
     let device = HostDevice {
         interfaces: vec![netdev.name.clone()],
@@ -26,8 +26,8 @@ pub(super) fn device(netdev: &Netdev, function_index: &FunctionIndex<'_>) -> Opt
     Some(function_index.place_device(device, Some(netdev.pci_address)))
 }
 
-/// Returns the attributes. The name is the device's, since the interface's name is unknown while a CNI plugin has moved
-/// it.
+/// Returns the attributes of a device. `interface` is empty if its name is unknown, for example while a CNI plugin has
+/// moved the interface. For a device that the host does not have, it is the device's name unless that is a PCI address.
 pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>) -> Attributes {
     let name = device.name.as_str();
     let netdev = device.read.and_then(|index| function_index.inventory.netdevs.get(index));

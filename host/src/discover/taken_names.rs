@@ -1,4 +1,4 @@
-//! Device names: CDI does not accept every name that the kernel uses.
+//! Chooses device names, since CDI does not accept every name that the kernel uses.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,14 @@ use onload_sys::pci::PciAddress;
 /// Words with a special meaning in place of a device name.
 const RESERVED: [&str; 4] = ["all", ANY, "loopback", "none"];
 
+/// The names that devices already have.
 #[derive(Debug, Default)]
 pub(crate) struct TakenNames {
     taken: BTreeSet<String>,
 }
 
 impl TakenNames {
-    /// Returns this name if possible, or else the PCI address. Fails if neither can be used.
+    /// Chooses this name for a device if it is valid and free, otherwise the PCI address. Fails if neither can be used.
     pub(crate) fn choose(&mut self, name: &str, pci: Option<PciAddress>) -> Result<String, String> {
         let problem = match check_name(name) {
             Ok(_) if self.taken.insert(name.to_owned()) => return Ok(name.to_owned()),
@@ -35,7 +36,7 @@ impl TakenNames {
     }
 }
 
-/// Checks that a device may have a name.
+/// Fails if a name is not valid for a CDI device or is reserved.
 pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
         return Err(format!("{name:?} is a reserved word"));

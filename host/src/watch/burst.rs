@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// Waiting times for further events of the same change.
+/// How long to wait for further events of the same change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damping {
+    /// A burst ends after this long without an event.
     pub quiet: Duration,
+    /// The maximum duration of a burst.
     pub longest: Duration,
 }
 
@@ -24,6 +26,7 @@ impl Burst {
         self.last = now;
     }
 
+    /// Returns when the burst ends if no further event arrives.
     pub(super) fn end(&self, damping: Damping) -> Instant {
         let quiet = self.last + damping.quiet;
         quiet.min(self.first + damping.longest)

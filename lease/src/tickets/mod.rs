@@ -6,9 +6,9 @@
 //! the engine reserved.
 //!
 //! A ticket is valid until the host reboots, a later ticket names one of its exclusive devices, or
-//! it expires: a day after it was made if no container has used it, otherwise an hour after its
-//! last container ended, which leaves a restarted task time to use it again. If the engine gave the
-//! task its own directory, the ticket is valid only for the task that uses it first.
+//! it expires. A ticket that no container has used expires a day after it was created. Otherwise it
+//! expires an hour after its last container ended, so that a restarted task can use it again. If the
+//! engine gave the task its own directory, the ticket is valid only for the task that uses it first.
 
 mod file;
 mod name;
@@ -18,10 +18,10 @@ pub use file::{Ticket, TicketUser};
 pub use name::{WORD, short_id, to_variable};
 pub use store::{NewTicket, StartingContainer, TicketEntry, Tickets, unknown_error};
 
-/// Gives the parser of a ticket's file something foreign. It is private, so only a fuzzer sees it.
+/// Checks properties of the parser of ticket files, which is private, for any content of a file.
 ///
 /// # Panics
-/// The parser panics, or returns what it must not.
+/// If the parser panics, or if a parsed ticket violates a property.
 #[cfg(fuzzing)]
 pub fn fuzz(content: &[u8]) {
     file::fuzz(content);

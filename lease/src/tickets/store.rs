@@ -1,4 +1,4 @@
-//! The files of tickets. A process holds the same lock to write, redeem or remove any of them.
+//! The files of tickets. A single lock protects writing, redeeming and removing them.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,8 +27,8 @@ use onload_sys::fs::open::may_exist;
 use onload_sys::fs::regular;
 use onload_sys::processes::{ProcessId, Processes};
 
-/// How long a ticket can be redeemed again after its container has ended. A restarted task starts
-/// sooner. Afterwards a copy of the ticket is worthless.
+/// How long a ticket can be redeemed again after its container has ended. This is enough for a task that
+/// its engine restarts. Afterwards a copy of the ticket is worthless.
 const RESTART: Duration = Duration::from_secs(3600);
 /// How long a ticket can be redeemed for the first time. A task may wait for its image or a template.
 const FIRST_START: Duration = Duration::from_secs(24 * 3600);
@@ -169,7 +169,7 @@ impl Tickets {
         Ok(id)
     }
 
-    /// Reads a ticket that is valid now, even if it is in use.
+    /// Reads a ticket of this boot. Does not check whether it has expired or is in use.
     pub fn read(&self, id: &Token) -> Result<Ticket> {
         let bytes = self.read_file(id)?.ok_or_else(|| unknown_error(id))?;
         let ticket = parse(id, &bytes)?;
@@ -205,7 +205,7 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// Records which containers of the listed tickets have ended, from when on [`RESTART`] counts.
+    /// Records which containers of the listed tickets have ended. [`RESTART`] counts from this record.
     /// Removes expired tickets, and temporary files that a killed process left.
     pub fn prune(&self, entries: &[TicketEntry], timeout: Duration) -> Result<()> {
         let mut temporary_names = self.file_names()?;
@@ -218,7 +218,7 @@ impl Tickets {
         if changed.is_empty() && temporary_names.is_empty() {
             return Ok(());
         }
-        // The tickets were listed without the lock, since that takes long. So each is read again.
+        // The tickets were listed without the lock, since listing takes long, so each one is read again.
         let _lock = self.lock(timeout)?;
         for name in temporary_names {
             // Failing is harmless: no ticket has such a name.
@@ -294,7 +294,8 @@ impl Tickets {
         str::from_utf8(&text).ok()?.parse().ok()
     }
 
-    /// Rejects a container if the last user of the ticket takes precedence.
+    /// Fails if the ticket has expired, if another container uses it, or if it is valid only for another
+    /// task.
     fn check_user(
         &self,
         id: &Token,
@@ -332,11 +333,12 @@ impl Tickets {
         Ok(())
     }
 
-    /// Returns whether the time to start has passed for the task of a ticket that no container uses.
+    /// Returns whether the time to start a container with the ticket has passed. The caller has checked that
+    /// no container uses the ticket now.
     fn is_late(&self, ticket: &Ticket) -> bool {
         let (since, limit) = match &ticket.user {
             None => (ticket.made_ms, FIRST_START),
-            // A container that was not found to be gone yet has just ended.
+            // If the end of the last container is not recorded yet, it counts as just ended.
             Some(user) => (user.ended_ms.unwrap_or(u64::MAX), RESTART),
         };
         u128::from((self.clock)().saturating_sub(since)) > limit.as_millis()
@@ -376,8 +378,8 @@ impl Tickets {
         list_names(&self.dir).with_context(|| format!("listing {:?}", self.path))
     }
 
-    /// Reads a file that no other user could have written. Returns `None` if the ticket does not
-    /// exist.
+    /// Reads the file of a ticket. Fails if another user may have written it. Returns `None` if the ticket
+    /// does not exist.
     fn read_file(&self, id: &Token) -> Result<Option<Vec<u8>>> {
         let context = || format!("reading ticket {}", short_name(id));
         let reject = |problem| {

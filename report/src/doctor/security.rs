@@ -1,11 +1,12 @@
-//! SELinux and AppArmor, where they keep containers from devices or from starting.
+//! Checks whether SELinux and AppArmor keep containers from using devices or from starting.
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
 
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
-/// Without it the domain of containers may use nodes that the runtime makes in the container's /dev, which have the container's
-/// own label, and none of the host's (container-selinux, `container.te`).
+/// The boolean that allows containers to use device nodes of the host. If it is off, the SELinux domain of containers
+/// may only use nodes that the runtime creates in the container's /dev, which have the container's own label
+/// (container-selinux, `container.te`).
 const USE_DEVICES: &str = "/sys/fs/selinux/booleans/container_use_devices";
 const RESTRICT: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
 const PODMAN: &str = "/usr/bin/podman";
@@ -15,7 +16,7 @@ pub(super) fn check_selinux(context: &CheckContext<'_>) -> Findings {
     if context.attribute(ENFORCE)?.as_deref() != Some("1") {
         return Ok(Vec::new());
     }
-    // Absent where there is no policy for containers.
+    // The boolean does not exist if no policy for containers is loaded.
     let Some(value) = context.attribute(USE_DEVICES)? else { return Ok(Vec::new()) };
     let finding = if value.starts_with('1') {
         Finding::pass("SELinux is enforcing and lets containers use devices")

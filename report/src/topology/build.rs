@@ -1,4 +1,4 @@
-//! Puts together what discovery, the leases and sysfs say.
+//! Builds the topology of a host from its inventory, its leases and sysfs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn read_link(host: &Host, address: PciAddress) -> Result<Option<PcieLink>, HostE
     pcie_link::read(host, &Path::new(DEVICES).join(address.to_string()), "current")
 }
 
-/// Puts a function to its place below the roots of its node.
+/// Adds a function to its NUMA node, below its PCIe root and bridges.
 fn place_function(
     input: &TopologyInput<'_>,
     node: &mut TopologyNumaNode,

@@ -41,7 +41,7 @@ pub(super) fn read(host: &Host, inventory: &Inventory) -> Result<Vec<TopologyNum
     nodes.collect()
 }
 
-/// Reads the CPUs in a file. Empty if it cannot be parsed.
+/// Reads a file with a list of CPUs. Returns `None` if the file does not exist or cannot be parsed.
 fn read_cpus(host: &Host, path: &Path) -> Result<Option<BTreeSet<u32>>, HostError> {
     let list = host.attribute(path)?;
     Ok(list.and_then(|list| cpu_list::parse_kernel_list(&list).ok()))
@@ -55,7 +55,7 @@ fn node_pages(inventory: &Inventory, number: u32) -> Vec<PageTotals> {
     sizes.collect()
 }
 
-/// The sizes of which the kernel names no node, as one without NUMA.
+/// Returns the reserved huge pages of each size for which the kernel lists no node, as a kernel without NUMA does.
 pub(super) fn pages_without_node(inventory: &Inventory) -> impl Iterator<Item = PageTotals> {
     inventory
         .hugepages
@@ -64,7 +64,8 @@ pub(super) fn pages_without_node(inventory: &Inventory) -> impl Iterator<Item = 
         .map(|size| PageTotals { name: size.name.clone(), total: size.total, free: size.free })
 }
 
-/// Reads `Node 0 MemTotal:       32789440 kB` and its like.
+/// Parses lines such as `Node 0 MemTotal:       32789440 kB`. Returns `None` unless the total and the free memory are
+/// among them.
 fn parse_memory(lines: &[u8]) -> Option<NumaMemory> {
     let find = |name| {
         let mut lines = lines.split(|byte| *byte == b'\n');

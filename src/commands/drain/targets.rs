@@ -18,7 +18,7 @@ use crate::printer::Printer;
 
 const DISCOVER_HINT: &str = "\"onload-ctk discover\" shows what this host has";
 
-/// Every class. A bundle is made of devices of the others.
+/// Returns every class but bundle, whose members are devices of the other classes.
 pub(super) fn all_classes() -> Vec<DrainTarget> {
     let targets: BTreeSet<DrainTarget> = Class::ALL
         .into_iter()
@@ -46,8 +46,8 @@ pub(super) fn resolve_targets(
     Ok(targets.into_iter().collect())
 }
 
-/// Returns the drained targets among the words. A device may be gone by now, so drained targets are tried before the
-/// host's devices.
+/// Returns the drained targets that the words refer to. Searches the list of drained targets before the host's devices,
+/// since a drained device may no longer exist.
 pub(in crate::commands) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
@@ -175,7 +175,7 @@ fn class_devices(class: Class, inventory: &Inventory) -> impl Iterator<Item = &H
     all.filter(move |device| device.class == class)
 }
 
-/// A device that is offered, or not offered for a temporary reason.
+/// Returns whether the host has a device with this name, even if it is not offered.
 fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
     class_devices(class, inventory).any(|device| device.name.as_str() == name)
         || inventory.not_offered.iter().any(|entry| match entry.kind {
@@ -186,7 +186,7 @@ fn is_known(class: Class, name: &str, inventory: &Inventory) -> bool {
         })
 }
 
-/// The devices on a function and on its virtual functions, which come and go with it.
+/// Returns the devices on a function and on its virtual functions, which exist only as long as the function.
 fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarget> {
     let functions = &inventory.functions;
     let mut all = BTreeSet::from([address]);
@@ -209,7 +209,7 @@ fn similar_device(
     inventory: &Inventory,
     pools: &PoolSet,
 ) -> Option<String> {
-    // A group has the names of all its functions.
+    // A word may be the address of another function in a device's IOMMU group.
     for device in class_devices(class, inventory) {
         if device.aliases.iter().any(|alias| alias.to_string() == name) {
             return Some(device.name.to_string());
@@ -225,7 +225,7 @@ fn similar_device(
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-/// A device whose class was left out.
+/// Returns `CLASS=NAME` if the word is the name of a device without its class.
 fn similar_name(word: &str, inventory: &Inventory) -> Option<String> {
     let mut all = inventory.with_drained();
     let device = all.find(|device| device.name.as_str() == word)?;

@@ -24,6 +24,7 @@ const NAMESPACE_NUMBER: u16 = 1;
 const NAMESPACE_NUMBER_FD: u16 = 3;
 
 pub(super) const HEADER: usize = 16; // struct ifinfomsg
+// The attributes of an interface (`IFLA_*`).
 const ADDRESS: u16 = 1;
 const BROADCAST: u16 = 2;
 const NAME: u16 = 3;
@@ -46,8 +47,9 @@ const PARENT: u16 = 56;
 const PARENT_BUS: u16 = 57;
 /// `IFLA_GROUP`.
 pub const GROUP: u16 = 27;
-/// [`GROUP`], `IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE` and the latter two for IPv4, which the
-/// kernel derives from the others unless they are set.
+/// 32-bit attributes: [`GROUP`], `IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE`,
+/// `IFLA_GSO_IPV4_MAX_SIZE` and `IFLA_GRO_IPV4_MAX_SIZE`. The kernel derives the sizes for IPv4 from the other two
+/// sizes unless they are set.
 const WORDS: [u16; 6] = [GROUP, 40, 41, 58, 63, 64];
 const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
 const INFO_DATA: u16 = 2; // IFLA_INFO_DATA
@@ -84,7 +86,7 @@ pub struct Link {
     pub address: Vec<u8>,
     /// The address that the driver read from the card.
     pub permanent_address: Vec<u8>,
-    /// Bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
     pub queue_length: u32,
     /// A description that an administrator set (`ip link set alias`).
@@ -92,16 +94,17 @@ pub struct Link {
     pub broadcast: Vec<u8>,
     /// `IF_LINK_MODE_*`.
     pub link_mode: Option<u8>,
-    /// The number of users that requested promiscuous mode.
+    /// The number of requests for promiscuous mode that are in force (`IFLA_PROMISCUITY`).
     pub promiscuity: u32,
     /// The attributes in [`WORDS`], by type.
     pub words: BTreeMap<u16, u32>,
     /// The index of the bond, bridge or other interface that this one is a member of.
     pub master: Option<u32>,
+    /// The index of the interface that this one is stacked on (`IFLA_LINK`).
     pub lower: Option<u32>,
     /// The namespace ID (`nsid`) of the lower interface, if it is in another namespace.
     pub lower_namespace: Option<i32>,
-    /// The kind of a virtual interface, for example `bond` or `vlan`. Empty for a device.
+    /// The kind of a virtual interface, for example `bond` or `vlan`. Empty for other interfaces.
     pub kind: Vec<u8>,
     /// The mode of a bond or an ipvlan, or the EtherType of a VLAN's tag.
     pub variant: Option<u16>,
@@ -203,7 +206,8 @@ fn variant(kind: &[u8], data: &[u8]) -> Option<u16> {
     }
 }
 
-/// Converts `XDP_ATTACHED_*` to `XDP_FLAGS_*_MODE`: none, driver, generic, hardware, or several.
+/// Converts `XDP_ATTACHED_*` (none, driver, generic, hardware, or several) to `XDP_FLAGS_*_MODE`. Returns all modes for
+/// several.
 fn xdp_modes(attached: &u8) -> &'static [u32] {
     match attached {
         0 => &[],
@@ -230,7 +234,7 @@ fn alternative_names(value: &[u8]) -> Vec<Vec<u8>> {
     names
 }
 
-/// `struct ifinfomsg`.
+/// Encodes a `struct ifinfomsg`.
 pub(super) fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(index.to_ne_bytes());
@@ -252,7 +256,7 @@ pub enum LinkChange<'a> {
     /// Bytes.
     Mtu(u32),
     QueueLength(u32),
-    /// An empty alias removes the present one.
+    /// Sets the alias. An empty one removes the current alias.
     Alias(&'a [u8]),
     Broadcast(Vec<u8>),
     /// `IF_LINK_MODE_*`.
@@ -268,7 +272,7 @@ pub enum LinkChange<'a> {
 }
 
 impl LinkChange<'_> {
-    /// The payload of [`SET`].
+    /// Returns the payload of [`SET`] for the interface with this index.
     pub fn payload(&self, index: u32) -> Vec<u8> {
         let with = |attribute: Vec<u8>| [header(index, 0, 0), attribute].concat();
         let word = |kind: u16, word: u32| with(encode_attribute(kind, &word.to_ne_bytes()));
@@ -306,7 +310,7 @@ pub fn namespace_id_payload(namespace: BorrowedFd<'_>) -> Vec<u8> {
     message
 }
 
-/// Parses the `nsid` in the answer to [`GET_NAMESPACE`]. Returns `None` if the namespace has none yet.
+/// Parses the `nsid` in the answer to [`GET_NAMESPACE`]. Returns `None` if the namespace has no `nsid` yet.
 pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
     let number = message::find_attribute(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
     let number = u32_at(number, 0)?.cast_signed();
@@ -319,7 +323,7 @@ pub fn alternative_name_payload(index: u32, name: &[u8]) -> Vec<u8> {
     [header(index, 0, 0), list].concat()
 }
 
-/// The payload of [`DELETE`].
+/// Returns the payload of [`DELETE`].
 pub fn delete_payload(index: u32) -> Vec<u8> {
     header(index, 0, 0)
 }
@@ -345,7 +349,7 @@ pub fn parse_hwaddr(text: &str) -> Option<Vec<u8>> {
     (bytes.len() <= MAX_ADDRESS).then_some(bytes)
 }
 
-/// Properties that hold for all bytes.
+/// Checks properties that hold for any bytes.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
     if let Some(link) = parse(bytes) {

@@ -51,7 +51,7 @@ pub struct RdmaLink {
 pub struct RdmaPortLink {
     /// Port number, starting from 1.
     pub number: u32,
-    /// Its interface, if that is in the network namespace of the socket.
+    /// The network interface of the port, if it is in the network namespace of the socket.
     pub interface: Option<String>,
 }
 
@@ -84,8 +84,8 @@ pub fn parse(payload: &[u8]) -> Option<RdmaLink> {
     (!name.is_empty()).then_some(RdmaLink { index, name })
 }
 
-/// Returns the payload of [`SET`] that moves a device to a network namespace. The descriptor must be one of the sending
-/// process.
+/// Returns the payload of [`SET`] that moves a device to a network namespace. It contains the number of the
+/// descriptor, so this process must send it.
 pub fn to_namespace(index: u32, namespace: BorrowedFd<'_>) -> Vec<u8> {
     let fd = namespace.as_raw_fd().to_ne_bytes();
     [device_payload(index), encode_attribute(NETNS_FD, &fd)].concat()
@@ -155,7 +155,7 @@ pub fn device_payload(index: u32) -> Vec<u8> {
     encode_attribute(INDEX, &index.to_ne_bytes())
 }
 
-/// `huge_encode_dev` (include/linux/kdev_t.h).
+/// Decodes a device number that the kernel encoded by `huge_encode_dev` (include/linux/kdev_t.h).
 fn decode_device_number(encoded: u64) -> Option<DeviceNumber> {
     let encoded = u32::try_from(encoded).ok()?;
     Some(DeviceNumber {
@@ -164,7 +164,7 @@ fn decode_device_number(encoded: u64) -> Option<DeviceNumber> {
     })
 }
 
-/// Properties that hold for all bytes.
+/// Checks properties that hold for any bytes.
 #[cfg(fuzzing)]
 pub fn fuzz(bytes: &[u8]) {
     if let Some(link) = parse(bytes) {
