@@ -21,7 +21,9 @@ impl ApiAccess {
 
 fn read_kubeconfig(path: &Path) -> Result<ApiAccess> {
     let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
-    let config: Kubeconfig = serde_saphyr::from_str(&text)?;
+    // By default an error quotes the lines around it, which may have a token.
+    let options = serde_saphyr::options! { with_snippet: false };
+    let config: Kubeconfig = serde_saphyr::from_str_with_options(&text, options)?;
     let (cluster, user) = resolve_context(&config)?;
     refuse(cluster, user)?;
     let base = path.parent().unwrap_or(Path::new(""));
@@ -131,6 +133,13 @@ mod tests {
                 .unwrap();
         assert_eq!(access.server, "https://n1:6443");
         assert!(matches!(access.token, ApiToken::File(path) if path.ends_with("token")));
+    }
+
+    #[test]
+    fn an_error_in_the_file_quotes_no_token() {
+        let good = "server: 'https://n1:6443', certificate-authority: ca.crt";
+        let error = access(good, "token: s3cret, exec: 7").err().unwrap();
+        assert!(!format!("{error:#}").contains("s3cret"), "{error:#}");
     }
 
     #[test]
