@@ -801,8 +801,6 @@ struct SamePathDevices {
     removed: usize,
 }
 
-/// Fails if two readers could interpret a field of the mount differently: Go reads a `null` among the
-/// options as an empty one, where a stricter reader sees no options at all.
 fn read_net_devices(devices: &RawObject) -> Result<Vec<(String, Option<String>)>, RawError> {
     let mut all = Vec::new();
     for host in devices.keys() {
@@ -814,6 +812,8 @@ fn read_net_devices(devices: &RawObject) -> Result<Vec<(String, Option<String>)>
     Ok(all)
 }
 
+/// Fails if two readers could interpret a field of the mount differently: Go reads a `null` among the
+/// options as an empty one, where a stricter reader sees no options at all.
 fn check_mount(mount: &RawObject) -> Result<(), RawError> {
     mount.refuse_case_variants(&MOUNT_KEYS)?;
     for key in ["destination", "type", "source"] {
