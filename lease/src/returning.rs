@@ -101,6 +101,8 @@ impl Leases {
             .read_slots_of(devices)?
             .into_iter()
             .partition(|(_, slot)| is_of_container(slot, container, bundle));
+        // A lease that cannot be removed must not keep the others.
+        let mut result = Ok(());
         for (device, slot) in own_slots {
             let only_record = slot.lease().and_then(Lease::device_to_return).filter(|moved| {
                 !other_slots.iter().any(|(other_device, other)| {
@@ -108,10 +110,10 @@ impl Leases {
                 })
             });
             if only_record.is_none() {
-                self.remove(&device, slot.number)?;
+                result = result.and(self.remove(&device, slot.number));
             }
         }
-        Ok(())
+        result
     }
 
     /// Marks a container's leases `returning` after a failed start. The init process may be alive.
@@ -187,11 +189,11 @@ impl Leases {
     /// Returns the devices of a class that have moved to a container, or must be restored. To end a lease of
     /// such a device, acquire [`Leases::lock_device`] first.
     pub fn moved_devices(&self, devices: &[DeviceId], class: Class) -> Result<BTreeSet<DeviceId>> {
+        let devices: BTreeSet<&DeviceId> =
+            devices.iter().filter(|device| device.class == class).collect();
         let _lock = self.lock()?;
-        let mut slots = self.read_slots_of(devices)?;
-        slots.retain(|(device, slot)| {
-            device.class == class && slot.lease().is_some_and(|lease| lease.moved.is_some())
-        });
+        let mut slots = self.read_slots_where(&|device| devices.contains(device))?;
+        slots.retain(|(_, slot)| slot.lease().is_some_and(|lease| lease.moved.is_some()));
         Ok(slots.into_iter().map(|(device, _)| device).collect())
     }
 

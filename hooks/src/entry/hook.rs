@@ -233,8 +233,8 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
     let (token, id) = (arguments.token.as_ref(), &state.id);
     let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
     // A step that fails does not prevent the others.
-    let returned = moves::release_devices(&arguments.lease, &exited, stand_ins);
     let released = lease::release(&arguments.lease, token, id, &state.bundle);
+    let returned = moves::release_devices(&arguments.lease, &exited, stand_ins);
     let cleaned = if !arguments.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         // The record is removed together with the nodes. Only it contains the members of pools that another hook
         // of the container leased.
