@@ -97,23 +97,18 @@ impl Leases {
         bundle: &Path,
     ) -> Result<()> {
         let _lock = self.lock()?;
-        let (own_slots, other_slots): (Vec<_>, Vec<_>) = self
+        let (mut own_slots, other_slots): (Vec<_>, Vec<_>) = self
             .read_slots_of(devices)?
             .into_iter()
             .partition(|(_, slot)| is_of_container(slot, container, bundle));
-        // A lease that cannot be removed must not keep the others.
-        let mut result = Ok(());
-        for (device, slot) in own_slots {
-            let only_record = slot.lease().and_then(Lease::device_to_return).filter(|moved| {
-                !other_slots.iter().any(|(other_device, other)| {
-                    *other_device == device && other.moved_device_in(moved.namespace).is_some()
+        own_slots.retain(|(device, slot)| {
+            slot.lease().and_then(Lease::device_to_return).is_none_or(|moved| {
+                other_slots.iter().any(|(other_device, other)| {
+                    other_device == device && other.moved_device_in(moved.namespace).is_some()
                 })
-            });
-            if only_record.is_none() {
-                result = result.and(self.remove(&device, slot.number));
-            }
-        }
-        result
+            })
+        });
+        self.remove_each(&own_slots)
     }
 
     /// Marks a container's leases `returning` after a failed start. The init process may be alive.

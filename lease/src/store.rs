@@ -164,12 +164,18 @@ impl Leases {
             return Ok(());
         }
         let _lock = self.lock()?;
-        for (device, slot) in self.read_slots_of(devices)? {
-            if slot.lease().is_some_and(|lease| has_ended(&slot, lease)) {
-                self.remove(&device, slot.number)?;
-            }
+        let mut ended = self.read_slots_of(devices)?;
+        ended.retain(|(_, slot)| slot.lease().is_some_and(|lease| has_ended(slot, lease)));
+        self.remove_each(&ended)
+    }
+
+    /// Removes lease files. One that cannot be removed does not keep the others; its error is returned.
+    pub(super) fn remove_each(&self, slots: &[(DeviceId, Slot)]) -> Result<()> {
+        let mut result = Ok(());
+        for (device, slot) in slots {
+            result = result.and(self.remove(device, slot.number));
         }
-        Ok(())
+        result
     }
 
     /// Ends all leases of a device for an operator, and returns their number. Fails with
