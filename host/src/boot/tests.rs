@@ -11,7 +11,7 @@ use onload_core::config::Config;
 use onload_core::host_settings::RdmaNetns;
 use onload_sys::netlink::link::format_hwaddr;
 use onload_sys::netlink::vf::VlanTag;
-use onload_test_tree::case;
+use onload_test_tree::{case, split_commands};
 
 use super::kernel::{HostKernel, KernelReader, VfChange, VfSettings};
 use super::running_kernel::netns_busy_error;
@@ -367,12 +367,7 @@ fn run(machine: &mut Machine, script: &str) -> String {
     }
     script = script.replace("{everything}", &everything().replace('\n', "\\n"));
     let mut out = String::new();
-    let mut lines = script.lines().peekable();
-    while let Some(line) = lines.next() {
-        let mut command = line.to_owned();
-        while let Some(text) = lines.next_if(|line| line.starts_with('|')) {
-            command += &format!("\n{text}");
-        }
+    for command in split_commands(&script) {
         out += &run_command(machine, &command);
     }
     out.replace(machine.tree.root().to_str().unwrap(), "")

@@ -1,9 +1,8 @@
 //! The cases in `report/tests/cases/status`: what is said of the containers of made-up hosts.
 
 use onload_sys::netlink::link::Link;
-use onload_test_tree::MULTIARCH;
-use onload_test_tree::case;
 use onload_test_tree::elf::SharedLibrary;
+use onload_test_tree::{MULTIARCH, case, split_commands};
 
 use super::test_host::*;
 use super::*;
@@ -24,12 +23,7 @@ fn cases_of_status_print_what_their_files_say() {
 fn run(made: &mut Made, script: &str) -> String {
     let script = script.replace("{ID}", ID).replace("{OTHER}", OTHER);
     let mut out = String::new();
-    let mut lines = script.lines().peekable();
-    while let Some(line) = lines.next() {
-        let mut command = line.to_owned();
-        while let Some(text) = lines.next_if(|line| line.starts_with('|')) {
-            command += &format!("\n{text}");
-        }
+    for command in split_commands(&script) {
         match command.as_str() {
             "status" | "reasons" | "reason" | "state" => out += &verdicts(&made.status(), &command),
             "containers" => out += &describe(&made.status().containers),

@@ -21,5 +21,6 @@ pub use agent::AgentHost;
 pub use files::names_in;
 pub use log::{Log, PATIENCE};
 pub use onload::{CHECKSUM, MULTIARCH};
+pub use script::split_commands;
 pub use sysfs::Pci;
 pub use tree::{Tree, copy_program, scratch};

@@ -8,6 +8,18 @@ use crate::sysfs::Pci;
 use crate::tree::Tree;
 use crate::{CHECKSUM, MULTIARCH};
 
+/// Splits a script into commands. The lines of a command's text follow it and begin with `|`.
+pub fn split_commands(script: &str) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    for line in script.lines() {
+        match commands.last_mut().filter(|_| line.starts_with('|')) {
+            Some(command) => *command += &format!("\n{line}"),
+            None => commands.push(line.to_owned()),
+        }
+    }
+    commands
+}
+
 impl Tree {
     /// One of the hosts in `tests/cases/hosts`.
     pub fn described(name: &str) -> Tree {
@@ -19,10 +31,10 @@ impl Tree {
     /// Applies changes: in each line a method of [`Tree`] with its arguments, or the name of a file in `tests/cases/hosts`
     /// with such lines. The lines of a file's text follow and begin with `|`.
     pub fn script(&self, script: &str) -> &Tree {
-        let mut lines = script.lines().filter(|line| !line.starts_with('#')).peekable();
-        while let Some(line) = lines.next() {
+        for command in split_commands(script).iter().filter(|command| !command.starts_with('#')) {
+            let (line, lines) = command.split_once('\n').unwrap_or((command, ""));
             let mut text = String::new();
-            while let Some(line) = lines.next_if(|line| line.starts_with('|')) {
+            for line in lines.lines() {
                 text += line.trim_start_matches('|').strip_prefix(' ').unwrap_or_default();
                 text.push('\n');
             }
