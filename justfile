@@ -113,7 +113,7 @@ release-all:
 
 # Size and dependencies of what runs at every container start
 hooks-budget:
-    . packaging/scripts/binaries.sh && as_packaged scripts/check-hooks-budget
+    scripts/check-hooks-budget
 
 # A website of docs/, with mdBook, in target/site; fails if a link leads nowhere
 site:
