@@ -23,7 +23,7 @@ pub(super) fn parse_qualified_names(
 }
 
 fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName> {
-    let class = word.split_once('=').and_then(|(class, _)| class.parse::<Class>().ok());
+    let class = word.split_once('=').and_then(|(class, _)| Class::from_name(class));
     let qualified = match class {
         Some(_) => format!("{PREFIX}{}", strip_vendor(word)),
         None => word.to_owned(),

@@ -151,7 +151,7 @@ impl<'s> HolderSearch<'s> {
 
     fn is_drained(&self, device: &str) -> bool {
         let entry = device.split_once('=').and_then(|(class, name)| {
-            let class: Class = class.parse().ok()?;
+            let class = Class::from_name(class)?;
             self.drain.find(class, name)
         });
         entry.is_some()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// How long anything may take. Tests wait for what they expect; only a failing one waits that long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Lines as they come. A test that fails shows them.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub(super) fn other_resources(
         let is_named = resources.values().flatten().any(|other| other == pool);
         if let Ok(name) = ResourceName::onload_dev(pool)
             && !is_named
-            && pool.parse::<Class>().is_err()
+            && Class::from_name(pool).is_none()
         {
             resources.entry(name).or_insert_with(|| Some(pool.clone()));
         }
@@ -133,7 +133,7 @@ pub(super) fn resource_name(
             return Some(name.clone());
         }
     }
-    let pool = device.pools.iter().find(|pool| pool.parse::<Class>().is_err());
+    let pool = device.pools.iter().find(|pool| Class::from_name(pool).is_none());
     ResourceName::onload_dev(pool.map_or(device.class.as_str(), String::as_str)).ok()
 }
 

@@ -91,7 +91,7 @@ fn draft_resources<'c>(
         }
         let problem = match ResourceName::onload_dev(pool) {
             Err(error) => error.to_string(),
-            Ok(name) if pool.parse::<Class>().is_ok() => {
+            Ok(name) if Class::from_name(pool).is_some() => {
                 format!("{name} is the resource of a class")
             }
             Ok(name) if drafts.iter().any(|draft| draft.name == name) => {
