@@ -1,4 +1,4 @@
-//! What a captured host costs and a live one does not: each `Host` reads and keeps the list of its device nodes.
+//! The extra cost of a captured host: each `Host` reads and keeps the list of its device nodes.
 
 use std::fs;
 use std::path::Path;

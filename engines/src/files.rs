@@ -122,7 +122,7 @@ pub enum KeptPart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OriginalText<'a> {
-    /// Nobody knows: what is not ours for certain is left.
+    /// It is unknown: only what is certainly ours is removed.
     Unknown,
     /// It was not there: what we set is ours.
     Absent,

@@ -23,7 +23,7 @@ pub(crate) const VALIDATE: [&str; 4] =
     [CONTAINERD[0], CONTAINERD[1], "default_validator", "enable"];
 pub(crate) const ENABLE: [&str; 3] = ["crio", "nri", "enable_nri"];
 
-/// Behind a value that we set in a file of somebody else's that has no backup, with what it was.
+/// Follows a value that we set in a file that is not ours and has no backup, with the previous value.
 const MARK: &str = " # onload-ctk";
 const WAS_OFF_NOTE: &str = ": it was off";
 

@@ -197,7 +197,7 @@ mod tests {
         let ours = from_crio(ID, config("onload", ID).as_bytes());
         assert_eq!(ours, Some(RuntimeContainer::new(ID, "k8s_POD_pod")));
         assert_eq!(from_crio(ID, config("", ID).as_bytes()), None);
-        // What a pod says of another of its containers.
+        // A pod's annotation for another of its containers.
         assert_eq!(from_crio(ID, config("onload", "c1").as_bytes()), None);
         assert_eq!(from_crio(ID, br#"{"annotations":{"onload.dev/nic":"all"}}"#), None);
     }

@@ -24,7 +24,7 @@ pub const CONTAINERD_2: i64 = 3;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineSettings {
     pub files: Vec<PathBuf>,
-    /// None where no file says so.
+    /// `None` if no file sets it.
     pub cdi: Option<bool>,
     pub spec_dirs: Option<EngineSpecDirs>,
     pub has_runtime: bool,

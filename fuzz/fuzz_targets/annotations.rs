@@ -66,7 +66,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// What an operator's configuration has.
+/// An operator's configuration.
 fn bundles() -> BTreeMap<String, Option<onload_core::bundle::Bundle>> {
     let text = "[bundles.a]\ndevices = [\"nic=ens1\", \"vfio=fast*100\", \"netdev=n\"]\n[bundles.b]\ndevices = 1\n";
     HookConfig::parse(text).expect("a configuration").bundles

@@ -44,7 +44,7 @@ fn main() {
     println!("peak memory: highest {} KiB", sizes[sizes.len() - 1]);
 }
 
-/// What a script in place of the hook wrote, sorted.
+/// The sorted lines that a script in place of the hook wrote.
 fn measure(sandbox: &Sandbox, script: &str) -> Vec<f64> {
     sandbox.file("/opt/onload/timed", format!("#!/bin/bash\n{script}\n"));
     sandbox.chmod("/opt/onload/timed", 0o755);

@@ -989,7 +989,7 @@ mod tests {
             ),
             "{line}"
         );
-        // It is its own, and with its end nobody's.
+        // The lease is its own, and free after its end.
         ask("web", &web, &given_anew).unwrap();
         host.end(1);
         ask("other", &other, &given_anew).unwrap();
@@ -1250,7 +1250,7 @@ mod tests {
         assert_eq!(reserved.len(), members.len());
     }
 
-    /// What a reservation for a container gives, without asking first what it would.
+    /// Reserves for a container without choosing first.
     fn take_once(
         host: &Host,
         id: &str,

@@ -671,7 +671,7 @@ mod tests {
         host.end(1);
         assert_eq!(leave_rdma(&host, "one"), None);
         assert_eq!(host.files().len(), 1);
-        // Nobody's poststop came for this one.
+        // No poststop ran for this one.
         host.end(2);
         let back: Option<MoveRecord> = host.leases.find_returning(&ibdev()).unwrap();
         assert_eq!(back, None);

@@ -479,7 +479,7 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    /// What the boot's name has to be where another file is mounted over it.
+    /// The expected name of the boot where another file is mounted over it.
     const BOOT: &str = "ONLOAD_CTK_TEST_BOOT";
 
     const STAT: &str = "S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 10";
@@ -613,7 +613,7 @@ mod tests {
         let renamed = tree.path("renamed");
         tree.link("proc/7/fd/3", renamed.to_str().unwrap());
         assert_eq!(found, opener(Path::new("/dev/null")));
-        // Whoever may make a node may also point at it so, and need not be allowed to open it.
+        // A user who may create a node may also refer to it so, without the right to open it.
         tree.file("proc/7/fdinfo/3", "pos:\t0\nflags:\t012100000\nmnt_id:\t29\n");
         assert_eq!(opener(Path::new("/dev/null")), None);
         tree.file("proc/7/fdinfo/3", "pos:\t0\nflags:\t02100002\nmnt_id:\t29\n");

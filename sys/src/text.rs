@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(to_one_line("eth\u{202e}0\u{2028}é"), "eth\\u{202e}0\\u{2028}é");
     }
 
-    /// What a shell hands to a program for a word.
+    /// Returns the argument that a shell passes to a program for a word.
     fn as_shell_reads(shell: &str, word: &str) -> Vec<u8> {
         let script = format!("printf %s {word}");
         let output = Command::new(shell).args(["-c", &script]).output().unwrap();

@@ -185,7 +185,7 @@ mod tests {
         let none = MembersByPool::new();
         assert_eq!(nodes_of("all", &none), [("all".to_owned(), vec![0, 1])]);
         assert_eq!(nodes_of("none", &none), [("none".to_owned(), vec![])]);
-        // What says nothing of CPUs and memory is not looked at.
+        // Devices without CPUs and memory nodes are ignored.
         assert_eq!(nodes_of("plain", &none), []);
     }
 }

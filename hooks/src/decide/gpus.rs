@@ -418,7 +418,7 @@ mod tests {
             }
         }
 
-        /// What amdkfd says of a render node.
+        /// The properties that amdkfd reports for a render node.
         fn kfd(&self, minor: u32, location: u32) {
             let path = format!("/sys/class/kfd/kfd/topology/nodes/{minor}/properties");
             let text = format!(

@@ -517,7 +517,7 @@ mod tests {
                 let numbers = format!("10:{minor}\n");
                 tree.file(&format!("class/misc/{name}/dev"), &numbers);
             }
-            // What the kernel says counts more.
+            // The kernel's answer takes precedence.
             tree.file(&format!("class/misc/{name}/dev"), "10:1\n");
             tree.check(expect, 10, 1).unwrap();
             assert!(tree.check(expect, 10, minor).is_err());

@@ -235,7 +235,7 @@ mod tests {
         format!("{VARIABLE}_{suffix}=ticket:{}", digit.repeat(32))
     }
 
-    /// What is asked for, as `CLASS=NAMES` of each class.
+    /// The requests, as `CLASS=NAMES` for each class.
     fn words(asked: &VariableRequest) -> Vec<String> {
         let devices = asked.request.devices.iter();
         let words = devices.map(|(class, class_devices)| {
@@ -350,7 +350,7 @@ mod tests {
         let origin = |class| &allowed.request.devices[&class].origin;
         assert_eq!(*origin(Class::Nic), Origin::Variable("nic".to_owned()));
         assert_eq!(*origin(Class::Vfio), Origin::Ticket("vfio".to_owned()));
-        // What an image carries changes nothing where nobody may ask in this way.
+        // An image's variable is ignored where requests by variable are not allowed.
         let denied = asked(&entries, &[]).unwrap();
         assert_eq!((words(&denied), denied.warnings.len()), (vec!["vfio=a".to_owned()], 1));
     }

@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(MEMORY.realloc(moved, layout(20, 1), 2), moved);
             MEMORY.dealloc(moved, layout(2, 1));
             assert_eq!(take(&MEMORY, layout(5, 1)), moved);
-            // What is large, or no longer fits, is the system's; it moves there and is freed there.
+            // A block that is large or no longer fits belongs to the system's allocator; it moves there and is freed there.
             for size in [MAX_PIECE_BYTES + 1, MAX_PIECE_BYTES * 2] {
                 let large = take(&MEMORY, layout(size, 1));
                 assert_eq!(MEMORY.offset(large), None);

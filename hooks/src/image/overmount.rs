@@ -11,7 +11,7 @@ use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 /// Bytes of all mount points together; a real container's have a few hundred.
 const MAX_PATH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Mounts that are treated as copies of the image's files; further ones are somebody else's files.
+/// Mounts that are treated as copies of the image's files; further ones are files of others.
 const MAX_COPIES: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ enum LinkSource {
     Kernel,
     /// Processes, whose `root` and `cwd` lead anywhere.
     Proc,
-    /// Files of somebody who can change them at any time.
+    /// Files that another user can change at any time.
     Others,
 }
 

@@ -97,7 +97,7 @@ mod tests {
         CgroupRule { major, minor, access: access.to_owned().try_into().unwrap() }
     }
 
-    /// What the kernel's interpreter computes for the few instructions used here.
+    /// Computes the few instructions used here as the kernel's interpreter does.
     fn run(insns: &[Insn], kind: u32, access: u32, major: u32, minor: u32) -> u64 {
         let context = [access << 16 | kind, major, minor];
         let mut r = [0_u64; 11];

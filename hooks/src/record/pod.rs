@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(find_pod(&id(), Path::new("/nonexistent")), None);
     }
 
-    /// Whoever starts a container by podman writes annotations as they like.
+    /// A user who starts a container by podman can write any annotation.
     #[test]
     fn what_no_cluster_calls_a_pod_is_none() {
         let named = |name: &str| {

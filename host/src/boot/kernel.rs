@@ -6,7 +6,7 @@ use std::path::Path;
 use onload_core::host_settings::RdmaNetns;
 pub use onload_sys::netlink::vf::{VfChange, VfSettings};
 
-/// What the kernel alone knows.
+/// Facts that only the kernel can tell.
 pub trait KernelReader {
     /// Returns the settings by number of the virtual function. `None` if the host's kernel cannot be queried.
     fn vf_settings(&self, interface: &str) -> anyhow::Result<Option<BTreeMap<u32, VfSettings>>>;

@@ -36,7 +36,7 @@ struct Machine {
     tree: Tree,
     settings: RefCell<BTreeMap<u32, VfSettings>>,
     holders: RefCell<BTreeMap<PathBuf, String>>,
-    /// What the kernel was told, in order.
+    /// The requests to the kernel, in order.
     writes: RefCell<Vec<String>>,
     /// After how many words the machine fails; none: never.
     fails_after: Cell<Option<usize>>,

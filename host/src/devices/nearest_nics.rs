@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// What the only GPU gets of these.
+    /// Returns the NICs of these that the only GPU gets.
     fn alone(ways: &[GpuNicPath]) -> Option<Vec<usize>> {
         assign_nics(0, &[ways.to_vec()])
     }
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(alone(&[]), None);
     }
 
-    /// What each of some GPUs gets of as many NICs, all of them equally near.
+    /// Returns what each GPU gets of as many NICs, all of them equally near.
     fn dealt(gpus: usize, nics: usize) -> Vec<Vec<usize>> {
         let paths = vec![vec![way(400, NODE); nics]; gpus];
         (0..gpus).map(|gpu| assign_nics(gpu, &paths).unwrap()).collect()

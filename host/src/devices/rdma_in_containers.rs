@@ -154,7 +154,7 @@ mod tests {
             by_address[&"0000:3b:00.3".parse().unwrap()].name.clone()
         };
         assert_eq!(of_function(), "mlx5_3");
-        // What is away may be of a subfunction.
+        // A device in a container may belong to a subfunction.
         tree.rdma("/sys/bus/pci/devices/0000:3b:00.3", "rocep59s0f3", 3);
         assert_eq!(of_function(), "rocep59s0f3");
     }
@@ -163,7 +163,7 @@ mod tests {
     fn in_shared_mode_no_lease_says_that_a_device_is_there() {
         let (devices, pools) = found("Y\n", "");
         assert_eq!(devices, [("mlx5_0".to_owned(), Some(0))]);
-        assert!(pools.offered.is_empty(), "nobody counts its containers");
+        assert!(pools.offered.is_empty(), "its containers are not counted");
     }
 
     #[test]

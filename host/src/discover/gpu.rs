@@ -236,10 +236,10 @@ mod tests {
         let (gpu, nic) = ("pci0000:00/0000:00:01.0", "pci0000:00/0000:00:1e.0/0000:01:01.0");
         let port: &[&str] = &["1b36:000c"];
         let is_flat = |above_nic: &[&str]| is_flat(gpu, nic, [port, above_nic]);
-        // Those of Proxmox (pve-q35-4.0.cfg), and a PCIe-to-PCI bridge below a root port.
+        // The root ports of Proxmox (pve-q35-4.0.cfg), and a PCIe-to-PCI bridge below a root port.
         assert!(is_flat(&["8086:244e", "1b36:0001"]));
         assert!(is_flat(&["1b36:000c", "1b36:000e"]));
-        // A switch, which is there only where somebody says which devices are below it (QEMU's x3130-upstream).
+        // A switch, which exists only if the devices below it are given (QEMU's x3130-upstream).
         assert!(!is_flat(&["1b36:000c", "104c:8232"]));
     }
 

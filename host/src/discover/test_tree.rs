@@ -1,4 +1,4 @@
-//! What discovery finds on the hosts of its tests.
+//! Discovery on the hosts of its tests.
 
 use onload_core::config::DiscoverConfig;
 use onload_test_tree::sample;
@@ -48,7 +48,7 @@ pub(crate) fn discover<D>(
     Discovered { devices, not_offered: probe.not_offered(), warnings: probe.warnings() }
 }
 
-/// One of the hosts that come with the sources, but for those that are overlays.
+/// One of the hosts that come with the sources, except the overlays.
 pub(crate) fn sample(name: &str) -> Host {
     Host::open(&sample::whole(name)).unwrap()
 }

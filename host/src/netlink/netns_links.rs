@@ -76,7 +76,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What the bytes of such a message are is tested where they are read.
+    /// The bytes of such a message are tested where they are parsed.
     #[test]
     fn an_interface_without_a_name_is_none() {
         let mut nameless = vec![0; 16];
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(parse_link(&nameless), None);
     }
 
-    /// The own one is another one's too, and has no number of its own unless somebody asked for one.
+    /// The own one is another one's too, and has no number of its own unless one was requested.
     #[test]
     fn a_namespace_is_entered_by_a_thread_and_this_process_stays() {
         if !rustix::process::geteuid().is_root() {

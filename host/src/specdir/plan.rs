@@ -95,7 +95,7 @@ pub fn plan(
             continue;
         };
         match (&action, content) {
-            // A file that onload-ctk once wrote there is still its own if somebody restores it.
+            // A file that onload-ctk once wrote there is still its own if it is restored.
             (FileAction::Undecided, _) | (FileAction::Leave, Some(_)) => {
                 let hashes = known.files.get(&name).cloned().map(|hashes| (name.clone(), hashes));
                 after.files.extend(hashes);

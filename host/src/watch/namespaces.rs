@@ -51,7 +51,7 @@ mod tests {
     fn a_program_of_the_host_is_told_all() {
         let all = why_not_all(FIRST_USER, FIRST_PID, "net:[1]", Some("net:[1]"));
         assert_eq!(all, None);
-        // Whether it is the host's first process, or may not look at it, nobody tells.
+        // It may be the host's first process or have no access to it: there is no way to know.
         assert_eq!(why_not_all(FIRST_USER, "pid:[7]", "net:[2]", Some("net:[1]")), None);
         assert_eq!(why_not_all(FIRST_USER, FIRST_PID, "net:[2]", None), None);
     }

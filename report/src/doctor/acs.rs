@@ -151,7 +151,7 @@ impl AcsPorts {
     }
 }
 
-/// The ports that decide where data goes between a GPU and its NIC. None where that passes the CPU in any case.
+/// The ports that decide where data goes between a GPU and its NIC. `None` if all paths pass the CPU.
 fn ports_between(
     gpu_nics: &GpuNicMap<'_>,
     context: &CheckContext<'_>,
@@ -285,7 +285,7 @@ fn config_path(address: PciAddress) -> PathBuf {
     Path::new(DEVICES).join(address.to_string()).join("config")
 }
 
-/// None where not all of it is shown.
+/// `None` if a part of the path is not visible.
 fn read_config_space(
     context: &CheckContext<'_>,
     address: PciAddress,

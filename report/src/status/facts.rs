@@ -41,7 +41,7 @@ pub(super) struct ContainerFacts {
     /// Whether the configuration is known that root's engine made it with.
     pub(super) is_configured: bool,
     pub(super) root: RootFacts,
-    /// None where that is not known.
+    /// `None` if it is unknown.
     pub(super) has_host_network: Option<bool>,
     /// Interfaces except loopback; `None` if unknown.
     pub(super) interfaces: Option<Vec<ContainerInterface>>,
@@ -118,7 +118,7 @@ pub(super) struct ProgramStart {
     pub(super) is_secure: bool,
     /// Whether its environment, or that of a program before it, has our variables.
     pub(super) has_our_variables: bool,
-    /// None where that is not known.
+    /// `None` if it is unknown.
     pub(super) is_preload_configured: Option<bool>,
     /// Whether /etc/ld.so.preload names the library for it.
     pub(super) has_preload_file: bool,
@@ -216,7 +216,7 @@ fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
     facts.collect()
 }
 
-/// None where that cannot be read.
+/// `None` if it cannot be read.
 fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
     let text = host.attribute(&number_path(path)?).ok()?;
     let Some(text) = text else { return Some(NodeState::Gone) };
@@ -228,7 +228,7 @@ fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RootFacts {
     pub(super) nodes: Vec<NodeFact>,
-    /// None where that is not known.
+    /// `None` if it is unknown.
     pub(super) has_rdma: Option<bool>,
     pub(super) has_own_devices: bool,
     /// Whether it has every node of the host, as with `--privileged` and `-v /dev:/dev`: by the node of the kernel's log.

@@ -26,7 +26,7 @@ const MAX_INTERFACES: usize = 4096;
 /// `IFF_UP` and `IFF_LOWER_UP`, `IFF_LOOPBACK` (netdevice(7)).
 const LOWER_UP: u32 = 0x1_0000;
 const LOOPBACK: u32 = 0x8;
-/// None where the kernel does not say.
+/// `None` if the kernel does not report it.
 pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
     let file = proc_dir(pid).join("ns/net");
     host.is_running().then(|| list_links(&file).ok()).flatten()

@@ -85,7 +85,7 @@ pub(super) fn proc_dir(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// None where it has ended.
+/// `None` if it has ended.
 pub(super) fn read_cgroup(host: &Host, pid: u32) -> Option<Vec<u8>> {
     host.bytes(&proc_dir(pid).join("cgroup"), SMALL).ok()?
 }

@@ -112,6 +112,6 @@ pub(super) struct HostFacts {
     pub(super) has_nic: Option<bool>,
     pub(super) library_matches: Option<bool>,
     pub(super) is_rdma_exclusive: bool,
-    /// None where this Onload has no such setting.
+    /// `None` if this version of Onload has no such setting.
     pub(super) accelerates_veth: Option<bool>,
 }

@@ -118,7 +118,7 @@ impl Made {
         self.link(&format!("{dir}/ns/pid"), pidns)
     }
 
-    /// What the kernel says in `stat`: the state, and the number of threads.
+    /// The state and the number of threads in `stat`.
     pub(super) fn runs(&self, pid: u32, state: &str, threads: u32) -> &Made {
         let stat = stat_of(pid, 700).replacen(" S ", &format!(" {state} "), 1).replacen(
             " 20 0 1 0 ",
@@ -182,7 +182,7 @@ impl Made {
         self.file(&format!("{directory}/class"), "0x020000\n")
     }
 
-    /// What the first process of the container has open with a stack of Onload (facts of a real one).
+    /// The descriptors of the container's first process with a stack of Onload (as seen with a real one).
     pub(super) fn stack(&self) -> &Made {
         self.open(3, "/dev/onload").open(4, "/dev/onload");
         self.open(5, "onload:[tcpl:0:2047]")
@@ -242,7 +242,7 @@ impl Made {
         self
     }
 
-    /// What discovery finds, and Onload attached to those that were said.
+    /// The discovered devices, with Onload attached to the given ones.
     fn inventory(&self, host: &Host) -> Inventory {
         let mut inventory = discover(host, &Config::default());
         let all = &mut inventory.attached;
@@ -293,7 +293,7 @@ impl Made {
     }
 }
 
-/// What the kernel says of a process that started then, in hundredths of a second since boot.
+/// The kernel's files for a process that started then, in hundredths of a second since boot.
 pub(super) fn stat_of(pid: u32, started: u64) -> String {
     format!("{pid} (x) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {started} 0\n")
 }
@@ -412,7 +412,7 @@ pub(super) fn facts_of(made: &Made) -> ContainerFacts {
     facts_after(made, 2)
 }
 
-/// What the bundle of the container says of its environment.
+/// The environment in the container's bundle.
 pub(super) fn made_with(made: &Made, variables: &str) {
     let bundle = format!("/run/containerd/io.containerd.runtime.v2.task/moby/{ID}/config.json");
     made.file(&bundle, format!(r#"{{"process":{{"env":[{variables}]}}}}"#));

@@ -50,7 +50,7 @@ fn no_program_is_asked_for_in_a_sandbox_that_has_nothing_of_ours() {
     made.tree.node("/proc/90/root/dev/onload", 243, 0);
     let host = made.tree.host();
     let inventory = discover(&host, &Config::default());
-    // Whoever reads its environment fails.
+    // Reading its environment fails.
     made.link("/proc/90/environ", "/proc/90/environ");
     let input = StatusInput {
         host: &host,

@@ -295,7 +295,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         for mode in [None, Some(0o666), Some(0o000), Some(0o4755)] {
-            if mode == Some(0) && !onload_test_needs::root("opening a lock that nobody may open") {
+            if mode == Some(0) && !onload_test_needs::root("opening a lock of mode 0") {
                 continue;
             }
             if let Some(mode) = mode {

@@ -391,7 +391,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, lchown, symlink};
 
-    /// A tree whose owner, whoever runs the tests, takes root's place.
+    /// A tree whose owner, the user who runs the tests, takes root's place.
     struct OwnedTree(Tree);
 
     impl OwnedTree {
@@ -495,7 +495,7 @@ mod tests {
         assert!(tree.refusal("/etc/d/config.toml").contains("\"/open\" has mode"));
     }
 
-    /// What rootlesskit makes of /etc, except that no mount is below it.
+    /// The /etc that rootlesskit makes, except that no mount is below it.
     fn copied_up() -> OwnedTree {
         let tree = OwnedTree::new();
         tree.0.directory("etc/.ro1/onload-ctk");
@@ -568,7 +568,7 @@ mod tests {
         let give = |path: &str| lchown(tree.path(path), Some(65534), None).unwrap();
         give("etc/.ro1/onload-ctk");
         assert_eq!(rootless(&tree, CONFIG).unwrap(), b"text");
-        // Among the entries of such a directory of the host's nobody can be told from another.
+        // In such a directory of the host, the entries' owners cannot be told apart.
         give("etc");
         let message = rootless(&tree, CONFIG).unwrap_err().to_string();
         assert!(message.contains("\"/etc\" has mode 1777"), "{message}");

@@ -193,7 +193,7 @@ mod tests {
         encode_message(kind, flags | REQUEST, SEQUENCE, payload)
     }
 
-    /// What a name of the exchange answers.
+    /// Returns the answer for a name.
     fn read_replies<T>(name: &str, read: &dyn Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Errno> {
         let mut all = Vec::new();
         let progress = read_datagram(&bytes(name), SEQUENCE, &mut |payload| {

@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// What comes of attempts, each of which saw these and ended so.
+    /// Returns the result of attempts, each with these messages and this end.
     fn gathered(attempts: &[(&[(u32, char)], ReplyEnd)]) -> io::Result<(Vec<(u32, char)>, bool)> {
         let mut attempts = attempts.iter().map(|(seen, end)| (seen.to_vec(), *end));
         let gathered = merge_attempts(&mut || Ok(attempts.next().unwrap()), &|(key, _)| *key);

@@ -159,7 +159,7 @@ mod tests {
         dir
     }
 
-    /// What grpc-go makes of a path (`encodeAuthority` in clientconn.go).
+    /// The authority that grpc-go derives from a path (`encodeAuthority` in clientconn.go).
     fn authority(path: &str) -> String {
         path.replace('/', "%2F")
     }

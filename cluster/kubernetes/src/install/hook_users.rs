@@ -249,7 +249,7 @@ mod tests {
             (bundle, format!(r#"{{"hooks":{stages}}}"#), true),
             (state, format!(r#"{{"config":{{"Hooks":{elsewhere},"labels":["{path}"]}}}}"#), false),
             (state, format!(r#"{{"config":{{"Hooks":{stages}}}}}"#), true),
-            // What is not understood may name it.
+            // A file that cannot be parsed may name it.
             (bundle, format!(r#"{{"hooks":["{path}"]}}"#), true),
             (bundle, format!(r#"{{"process":{{"env":["X={path}"#), true),
         ] {

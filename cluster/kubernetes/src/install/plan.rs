@@ -255,7 +255,7 @@ mod tests {
         let record = found.content.record.clone();
         let plan = install(&found, &wanted()).unwrap();
         assert!(plan.is_idle(&record), "{plan:?}");
-        // What somebody put there by hand is the same file, and is ours from now on.
+        // A file that was copied there by hand is the same, and is ours from now on.
         found.content.record.hooks.remove("0.2.0");
         found.content.record.current = "0.1.0".to_owned();
         let plan = install(&found, &wanted()).unwrap();

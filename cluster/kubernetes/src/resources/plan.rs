@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(ids, [&address]);
         let others = devices(&plan, "onload.dev/rdma");
         assert!(!others.is_empty() && !others.contains(&device.name.as_str()));
-        // With another one that several may have, nobody could keep to one.
+        // With another one that several may have, no limit of one could be kept.
         let both = format!("{config}\"a.io/before\" = {{ class = \"rdma\" }}\n");
         let plan = planned("rdma-hcas", &both);
         assert!(!names(&plan).contains(&"a.io/hca"));

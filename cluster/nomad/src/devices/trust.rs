@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(trust_reason(&host), None);
         fs::write(root.path().join("etc/cdi/other.json"), "{}").unwrap();
         allow(root.path(), "etc/cdi/other.json", 0o666);
-        assert_eq!(trust_reason(&host), None, "it is none of ours");
+        assert_eq!(trust_reason(&host), None, "it is not our file");
     }
 
     #[test]

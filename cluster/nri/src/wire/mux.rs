@@ -173,7 +173,7 @@ mod tests {
         let bytes = [
             frame(PLUGIN, &first[..5]),
             frame(RUNTIME, &second[..9]),
-            frame(9, b"of a connection that nobody opened"),
+            frame(9, b"of a connection that was not opened"),
             frame(RUNTIME, &[&second[9..], &second[..]].concat()),
             frame(PLUGIN, &first[5..]),
         ];

@@ -416,7 +416,7 @@ mod tests {
         // Also where the bundle's could not be set.
         let impossible = [placement(Some(Cpus::List(list("99"))), None, &[])];
         assert_eq!(set(&tree.choose(&impossible, &own, "/x/y")), (None, None));
-        // What was set here before is no engine's.
+        // The previous value was not set by an engine.
         let before = Cpuset { cpus: Some("0-3".to_owned()), mems: Some("0".to_owned()) };
         assert_eq!(tree.choose(&wanted, &before, "/x/y"), CpusetChoice::default());
     }

@@ -276,14 +276,14 @@ mod tests {
     fn the_program_of_an_interface_is_kept_only_where_it_is_known() {
         assert_eq!(find_added(&set(&[7]), &set(&[7, 9])), Some(9));
         assert_eq!(find_added(&set(&[7]), &set(&[7])), None);
-        // Somebody else loaded one at that moment.
+        // Another process loaded one at that moment.
         assert_eq!(find_added(&set(&[7]), &set(&[7, 9, 10])), None);
 
         let [first, second] = [listed("a", "", 20), listed("b", "", 10)];
         let both = [first.clone(), second.clone()];
         let find = |own, programs: &[u32]| find_program(own, &both, &set(programs));
         assert_eq!((find(&first, &[7, 9]), find(&second, &[7, 9])), (Some(9), Some(7)));
-        // One is somebody else's, or an interface has none.
+        // One belongs to another process, or an interface has none.
         assert_eq!((find(&first, &[7, 9, 11]), find(&first, &[9])), (None, None));
         let twins = [first.clone(), listed("c", "", 20)];
         assert_eq!(find_program(&first, &twins, &set(&[7, 9])), None);
@@ -297,6 +297,6 @@ mod tests {
         assert!(is_missing(&kept(Some(7)), 10, &set(&[8, 9])));
         assert!(!is_missing(&kept(Some(7)), 10, &set(&[7])));
         assert!(!is_missing(&kept(None), 10, &set(&[])), "not known");
-        assert!(!is_missing(&kept(Some(7)), 11, &set(&[])), "the modules were loaded anew");
+        assert!(!is_missing(&kept(Some(7)), 11, &set(&[])), "the modules were reloaded");
     }
 }

@@ -263,7 +263,7 @@ mod tests {
             Some(reason.unwrap().to_owned())
         }
 
-        /// What was written: unbound, bound, and the override at the end.
+        /// The writes: unbound, bound, and the override at the end.
         fn requests(&self) -> [String; 3] {
             ["drivers/igbvf/unbind", "drivers_probe", "devices/0000:03:10.0/driver_override"]
                 .map(|path| self.read(path))
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(bus.obstacle(&[]), None);
         bus.function().rebind().unwrap();
         assert_eq!(bus.requests(), [DONE, DONE, "\n"]);
-        // What the operator set stays.
+        // The operator's value stays.
         bus.write("devices/0000:03:10.0/driver_override", "igbvf\n");
         assert_eq!(bus.obstacle(&[]), None);
         bus.function().rebind().unwrap();
@@ -367,7 +367,7 @@ mod tests {
         fs::create_dir_all(bus.path(rdma)).unwrap();
         let refused = bus.obstacle(&[]).unwrap();
         assert_eq!(refused, "its RDMA device is in another network namespace");
-        // Nobody has a node open that is not there.
+        // A node that does not exist is open nowhere.
         fs::create_dir(bus.path(rdma).join("mlx5_3")).unwrap();
         let verbs = "devices/0000:03:10.0/infiniband_verbs/onload-ctk-none";
         fs::create_dir_all(bus.path(verbs)).unwrap();

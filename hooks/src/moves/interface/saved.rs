@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn an_interface_that_is_as_it_was_is_left_alone() {
         assert_eq!(plan_restore(&link(), &facts()), []);
-        // What the kernel sets by itself is not somebody's choice.
+        // Values that the kernel sets by itself were not chosen.
         let running = Link { flags: link().flags | 0x1_0040, index: 9, ..link() };
         assert_eq!(plan_restore(&running, &facts()), []);
     }

@@ -142,7 +142,7 @@ mod tests {
         move_device(&host, index, file.as_fd()).unwrap();
         assert_eq!(list_links(&host).unwrap(), []);
         assert_eq!(list_links(&container).unwrap()[1].name, b"mlx5_3");
-        // Its node has been made anew, with another number.
+        // Its node was created again, with another number.
         let node = find_chardev(&container, Some(index), "uverbs").unwrap();
         assert_eq!(node.unwrap().number.to_string(), "510:300");
         let shared = find_chardev(&container, None, "rdma_cm").unwrap();

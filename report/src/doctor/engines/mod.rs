@@ -139,7 +139,7 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
     })
 }
 
-/// Whether CDI is on: none where it cannot be off, inside none where it is unknown.
+/// Whether CDI is enabled: `None` if it cannot be disabled, `Some(None)` if it is unknown.
 fn is_cdi_on(engine: &InstalledEngine, settings: &EngineSettings) -> Option<Option<bool>> {
     let by_version = |first: EngineVersion| engine.version.map(|version| version >= first);
     let default = match engine.kind {

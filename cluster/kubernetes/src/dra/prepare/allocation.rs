@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_resource_of_a_pod_is_known_for_a_claim_of_the_scheduler_s_alone() {
-        // As kubectl showed it (tests/recorded/dra-1.36.2/transcripts/07-extended.txt), but for the results.
+        // As kubectl showed it (tests/recorded/dra-1.36.2/transcripts/07-extended.txt), except for the results.
         let mut claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},

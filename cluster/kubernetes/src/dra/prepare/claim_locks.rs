@@ -29,7 +29,7 @@ mod tests {
 
     use super::*;
 
-    /// How many claims are known once somebody works on one more.
+    /// Returns the number of claims with a lock while one more is locked.
     async fn known_with_another(turns: &ClaimLocks) -> usize {
         let _turn = turns.acquire(&"another".parse().unwrap()).await;
         turns.0.lock().unwrap().len()

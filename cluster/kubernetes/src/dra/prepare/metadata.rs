@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(document["metadata"]["generation"], 2);
             assert_eq!(document["requests"][0]["devices"][0].get("networkData"), None);
         }
-        // Somebody has damaged it.
+        // The file was damaged.
         fs::write(&mount.host_path, b"\xff").unwrap();
         write(&device);
         assert_eq!(parse_generation(&fs::read_to_string(&mount.host_path).unwrap()), 1);

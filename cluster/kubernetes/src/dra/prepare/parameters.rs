@@ -226,7 +226,7 @@ mod tests {
         format!("{refused:#}")
     }
 
-    /// What Kubernetes answered to an object with some parameters by the policy; none where it took the object.
+    /// The error with which Kubernetes rejected an object with these parameters by the policy. `None` if it accepted the object.
     #[derive(Deserialize)]
     struct Answer {
         resource: String,
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(
             recorded("policy.sha256").trim_end(),
             sha256(spec.as_bytes()),
-            "parameters.yaml is not the policy that gave these answers: have Kubernetes answer anew, as their README says"
+            "parameters.yaml is not the policy that gave these answers: record the answers of Kubernetes again, as their README says"
         );
     }
 

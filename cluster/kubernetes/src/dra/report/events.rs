@@ -227,7 +227,7 @@ mod tests {
             let other = record_note(&mut events, uid, note, now);
             assert!(matches!(other, Some(EventWrite::New(_))), "{uid} {note}");
         }
-        // Its Event was not written, or somebody has deleted it.
+        // Its Event was not written, or was deleted.
         events.forget(&name);
         let anew = record_note(&mut events, "u1", "link down", now);
         assert!(matches!(anew, Some(EventWrite::New(_))));
