@@ -54,7 +54,7 @@
 //! # Features
 //!
 //! `yaml`: reading and writing specifications as YAML. Without it, the registry reports an error for
-//! each `.yaml` file, and the crate needs only serde, `serde_json`, rustix and thiserror. A `.yml`
+//! each `.yaml` file, and the crate needs only serde, `serde_json`, memchr, rustix and thiserror. A `.yml`
 //! file is never read, since engines do not read it.
 
 #![warn(missing_docs)]

@@ -8,12 +8,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Number of bytes that are examined together.
-const WORD: usize = size_of::<u64>();
-const ONES: u64 = u64::from_ne_bytes([1; WORD]);
-const QUOTES: u64 = u64::from_ne_bytes([b'"'; WORD]);
-const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; WORD]);
-const BLANKS: u64 = u64::from_ne_bytes([b' '; WORD]);
+use memchr::memchr2;
+
+const BLANKS: [u8; 8] = [b' '; 8];
 
 /// A piece of a JSON text. A clone shares the text, so a piece costs 32 bytes whatever its length.
 #[derive(Clone)]
@@ -247,8 +244,8 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
             b'}' | b']' => depth -= 1,
             // An indented text is mostly blanks.
             b' ' => {
-                while word_at(bytes, offset + 1) == Some(BLANKS) {
-                    offset += WORD;
+                while bytes.get(offset + 1..offset + 1 + BLANKS.len()) == Some(&BLANKS) {
+                    offset += BLANKS.len();
                 }
             }
             _ => {}
@@ -260,34 +257,16 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
 
 fn string_end(bytes: &[u8], begin: usize) -> usize {
     let mut offset = begin + 1;
-    loop {
-        while let Some(word) = word_at(bytes, offset) {
-            let mask = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
-            if mask != 0 {
-                offset += (mask.trailing_zeros() / u8::BITS) as usize;
-                break;
-            }
-            offset += WORD;
+    while let Some(rest) = bytes.get(offset..)
+        && let Some(length) = memchr2(b'"', b'\\', rest)
+    {
+        offset += length + 1;
+        if rest.get(length) == Some(&b'"') {
+            return offset;
         }
-        match bytes.get(offset) {
-            None => return bytes.len(),
-            Some(b'"') => return offset + 1,
-            Some(b'\\') => offset += 2,
-            Some(_) => offset += 1,
-        }
+        offset += 1;
     }
-}
-
-/// Reads the bytes at `offset` as a little-endian number.
-fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    let word = bytes.get(offset..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*word))
-}
-
-/// Finds the lowest zero byte: the lowest set bit of the result is that byte's highest bit. Higher
-/// bits are meaningless. Returns 0 if no byte is zero.
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & (ONES << 7)
+    bytes.len()
 }
 
 #[cfg(test)]
