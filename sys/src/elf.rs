@@ -44,8 +44,6 @@ const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 const BLOCK_BYTES: u64 = 4 * 1024;
 /// Limit for a read that is served from the cache, in bytes.
 const MAX_CACHED_READ: usize = BLOCK_BYTES as usize;
-/// Number of cached blocks of one file.
-const MAX_CACHED_BLOCKS: usize = 32;
 /// Limit for the blocks that are read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Limit for the bytes that are read of one file; a libc takes about 20000.
@@ -250,65 +248,27 @@ pub fn find_numbers_after_name(
     ElfFile::<elf::FileHeader64<Endianness>, _>::open(data)?.find_numbers_after_name(name)
 }
 
-/// Reads a file in blocks with a small cache, since the reader alternates between two or three places: tables and the
-/// names that they refer to.
+/// Reads a file in blocks, which it keeps, since the reader alternates between tables and the names that they refer to.
 struct BlockReader<'a> {
     file: &'a std::fs::File,
     length: u64,
     position: u64,
-    /// The offset and bytes of each cached block, the most recently used one last.
-    blocks: Vec<(u64, Vec<u8>)>,
+    blocks: BTreeMap<u64, Vec<u8>>,
     blocks_left: usize,
     bytes_left: usize,
 }
 
 impl<'a> BlockReader<'a> {
     fn new(file: &'a std::fs::File, length: u64) -> Self {
-        BlockReader {
-            file,
-            length,
-            position: 0,
-            blocks: Vec::with_capacity(MAX_CACHED_BLOCKS),
-            blocks_left: MAX_BLOCKS,
-            bytes_left: MAX_BYTES,
-        }
+        let blocks = BTreeMap::new();
+        let (blocks_left, bytes_left) = (MAX_BLOCKS, MAX_BYTES);
+        BlockReader { file, length, position: 0, blocks, blocks_left, bytes_left }
     }
 
-    /// Makes the block at the current position the last one in the cache.
-    fn load(&mut self) -> Result<(), ()> {
-        let start = self.position - self.position % BLOCK_BYTES;
-        if let Some(index) = self.blocks.iter().position(|(block_start, _)| *block_start == start) {
-            self.blocks[index..].rotate_left(1);
-            return Ok(());
-        }
-        self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
-        let mut block = if self.blocks.len() < MAX_CACHED_BLOCKS {
-            Vec::new()
-        } else {
-            self.blocks.remove(0).1
-        };
-        block.resize(usize::try_from(BLOCK_BYTES).map_err(|_| ())?, 0);
-        let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
-        block.truncate(count);
-        self.blocks.push((start, block));
-        Ok(())
-    }
-
-    /// Reads without the cache, for a table or segment that is read once.
-    fn read_uncached(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
+    fn read_file(&mut self, buffer: &mut [u8], position: u64) -> Result<usize, ()> {
         let blocks = buffer.len().div_ceil(MAX_CACHED_READ);
         self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
-        let count = self.file.read_at(buffer, self.position).map_err(|_| ())?;
-        self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
-        self.position += u64::try_from(count).map_err(|_| ())?;
-        Ok(count)
-    }
-
-    fn buffered(&self) -> Option<&[u8]> {
-        let (start, block) = self.blocks.last()?;
-        let within = self.position.checked_sub(*start)?;
-        let rest = block.get(usize::try_from(within).ok()?..)?;
-        (!rest.is_empty()).then_some(rest)
+        self.file.read_at(buffer, position).map_err(|_| ())
     }
 }
 
@@ -323,17 +283,26 @@ impl ReadCacheOps for BlockReader<'_> {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
-        if self.buffered().is_none() {
-            if buffer.len() >= MAX_CACHED_READ {
-                return self.read_uncached(buffer);
+        let within = self.position % BLOCK_BYTES;
+        let start = self.position - within;
+        let is_known = self.blocks.contains_key(&start);
+        let count = if !is_known && buffer.len() >= MAX_CACHED_READ {
+            // A table or segment that is read once.
+            self.read_file(buffer, self.position)?
+        } else {
+            if !is_known {
+                let mut block = vec![0; MAX_CACHED_READ];
+                let count = self.read_file(&mut block, start)?;
+                block.truncate(count);
+                self.blocks.insert(start, block);
             }
-            self.load()?;
-        }
-        let Some(rest) = self.buffered() else {
-            return Ok(0);
+            let within = usize::try_from(within).map_err(|_| ())?;
+            let rest = self.blocks.get(&start).and_then(|block| block.get(within..));
+            let rest = rest.unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            count
         };
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
         self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
         self.position += u64::try_from(count).map_err(|_| ())?;
         Ok(count)
@@ -850,7 +819,7 @@ mod tests {
         assert!(summarize_file(&file, 10 << 30).is_ok_and(|summary| summary.needed.is_empty()));
         let mut blocks = BlockReader::new(&file, 10 << 30);
         let mut byte = [0];
-        let far = |n: u64| (n % 100) * (100 << 20) + n;
+        let far = |n: u64| (n % 100) * (100 << 20) + n * BLOCK_BYTES;
         let reads = (0..10_000)
             .take_while(|n| blocks.seek(far(*n)).and_then(|_| blocks.read(&mut byte)).is_ok())
             .count();
