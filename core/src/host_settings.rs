@@ -178,11 +178,6 @@ impl fmt::Display for Vlan {
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// Wraps an address that the kernel reported. It may be of any kind, even all zeros.
-    pub fn from_kernel(bytes: [u8; 6]) -> Self {
-        MacAddress(bytes)
-    }
-
     pub fn bytes(self) -> [u8; 6] {
         self.0
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::class::Class;
 use crate::netdev::address::Network;
 use crate::netdev::settings::Mtu;
-use onload_sys::error::{Error, Result, bail, error, read_as_text, shown_as_text};
+use onload_sys::error::{Error, Result, bail, bounded_number, error, read_as_text, shown_as_text};
 use onload_sys::text::Quoted;
 
 /// The prefix of the resources that the operator did not name.
@@ -178,26 +178,11 @@ impl TryFrom<Vec<String>> for ResourceClasses {
 #[serde(try_from = "i64")]
 pub struct SlotCount(u32);
 
-impl SlotCount {
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
+bounded_number!(SlotCount, 1..=MAX_IDS, "slots");
 
 impl Default for SlotCount {
     fn default() -> Self {
         SlotCount(10)
-    }
-}
-
-impl TryFrom<i64> for SlotCount {
-    type Error = Error;
-
-    fn try_from(number: i64) -> Result<Self> {
-        match u32::try_from(number) {
-            Ok(slots @ 1..=MAX_IDS) => Ok(SlotCount(slots)),
-            _ => bail!("expected a number of slots from 1 to {MAX_IDS}, found {number}"),
-        }
     }
 }
 

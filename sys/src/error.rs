@@ -149,4 +149,34 @@ macro_rules! shown_as_serialized {
     )*};
 }
 
-pub use {bail, error, read_as_text, shown_as_serialized, shown_as_text, written_as_text};
+/// Implements `get`, and `Deserialize` from a number, for types that wrap a number within bounds.
+#[macro_export]
+macro_rules! bounded_number {
+    ($name:ident, $min:literal..=$max:expr, $unit:literal) => {
+        impl $name {
+            pub fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl TryFrom<i64> for $name {
+            type Error = $crate::error::Error;
+
+            fn try_from(number: i64) -> $crate::error::Result<Self> {
+                match u32::try_from(number) {
+                    Ok(number) if ($min..=$max).contains(&number) => Ok($name(number)),
+                    _ => $crate::error::bail!(
+                        "expected a number of {} from {} to {}, found {number}",
+                        $unit,
+                        $min,
+                        $max
+                    ),
+                }
+            }
+        }
+    };
+}
+
+pub use {
+    bail, bounded_number, error, read_as_text, shown_as_serialized, shown_as_text, written_as_text,
+};

@@ -7,7 +7,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::class::Class;
-use onload_sys::error::{Error, Result, bail, shown_as_serialized};
+use onload_sys::error::{Error, Result, bail, bounded_number, shown_as_serialized};
 use onload_sys::text::Quoted;
 
 /// A number of containers, from 1 to [`Share::MAX`].
@@ -19,22 +19,9 @@ pub struct Share(u32);
 impl Share {
     /// Greater than the number of containers that any host runs.
     pub const MAX: u32 = 65_536;
-
-    pub fn get(self) -> u32 {
-        self.0
-    }
 }
 
-impl TryFrom<i64> for Share {
-    type Error = Error;
-
-    fn try_from(number: i64) -> Result<Self> {
-        match u32::try_from(number) {
-            Ok(share @ 1..=Share::MAX) => Ok(Share(share)),
-            _ => bail!("expected a number of containers from 1 to {}, found {number}", Share::MAX),
-        }
-    }
-}
+bounded_number!(Share, 1..=Share::MAX, "containers");
 
 /// How libonload.so gets into the processes of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

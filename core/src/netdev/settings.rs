@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::address::{InterfaceAddress, Network};
 use crate::select::deserialize_one_or_more;
 use crate::vf_config::VfConfig;
-use onload_sys::error::{Context as _, Error, Result, bail, read_as_text};
+use onload_sys::error::{Context as _, Error, Result, bail, bounded_number, read_as_text};
 use onload_sys::text::{Quoted, parse_decimal};
 
 /// Settings of an interface in a container. NAME is the name of the device.
@@ -82,11 +82,7 @@ impl fmt::Display for InterfaceRoute {
 #[serde(try_from = "i64")]
 pub struct Mtu(u32);
 
-impl Mtu {
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
+bounded_number!(Mtu, 68..=65_535, "bytes");
 
 impl Default for Mtu {
     /// Returns the MTU of Ethernet.
@@ -108,17 +104,6 @@ impl FromStr for Mtu {
         match parse_decimal(text) {
             Some(number) => Mtu::try_from(i64::from(number)),
             None => bail!("{} is not a number of bytes", Quoted(text)),
-        }
-    }
-}
-
-impl TryFrom<i64> for Mtu {
-    type Error = Error;
-
-    fn try_from(number: i64) -> Result<Self> {
-        match u32::try_from(number) {
-            Ok(bytes @ 68..=65_535) => Ok(Mtu(bytes)),
-            _ => bail!("expected a number of bytes from 68 to 65535, found {number}"),
         }
     }
 }
