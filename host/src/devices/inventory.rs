@@ -116,7 +116,7 @@ impl Inventory {
         self.warnings.push(format!("could not determine {what}: {reason}"));
         self.unread.push(UnreadEntry {
             path: path.into(),
-            kinds: classes.to_vec(),
+            kinds: classes.iter().copied().collect(),
             reason,
             advice: "",
         });

@@ -90,7 +90,7 @@ fn leave_bundles_open(inventory: &mut Inventory, config: &Config) {
         config.bundles.values().flat_map(|bundle| bundle.devices.keys().copied()).collect();
     for unread in &mut inventory.unread {
         if unread.kinds.iter().any(|class| classes.contains(class)) {
-            unread.kinds.push(Class::Bundle);
+            unread.kinds.insert(Class::Bundle);
         }
     }
 }

@@ -46,7 +46,7 @@ fn unread_exclusions(inventory: &Inventory) -> Vec<Exclusion> {
             inventory.not_offered.iter().any(|known| known.reason.contains(&unread.reason));
         if let (false, Some(class)) = (is_named, unread.kinds.first()) {
             let path = unread.path.display().to_string();
-            let reason = format!("not known: {}{}", unread.reason, unread.advice);
+            let reason = format!("not known: {unread}");
             exclusions.push(Exclusion::new(*class, path, reason));
         }
     }

@@ -4,7 +4,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -24,23 +23,9 @@ pub struct Probe<'h> {
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
     classes: Cell<&'static [Class]>,
-    unread: RefCell<BTreeMap<PathBuf, MissingRead>>,
+    /// By the path that was read, which may be below the path of the entry.
+    unread: RefCell<BTreeMap<PathBuf, UnreadEntry>>,
     exclusions: RefCell<Vec<Exclusion>>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct MissingRead {
-    reason: String,
-    advice: &'static str,
-    /// The path itself, or the parent directory that may not be searched.
-    cause: PathBuf,
-    classes: BTreeSet<Class>,
-}
-
-impl fmt::Display for MissingRead {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.reason, self.advice)
-    }
 }
 
 impl<'h> Probe<'h> {
@@ -104,7 +89,7 @@ impl<'h> Probe<'h> {
     pub(crate) fn mark_undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
         let path = self.host.outside_path(path.as_ref());
         if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
-            missing.classes.extend(classes);
+            missing.kinds.extend(classes);
         }
     }
 
@@ -125,21 +110,12 @@ impl<'h> Probe<'h> {
 
     /// Sorted by path.
     pub(crate) fn unread(&self) -> Vec<UnreadEntry> {
-        let mut by_cause: BTreeMap<PathBuf, MissingRead> = BTreeMap::new();
-        for missing in self.unread.borrow().values() {
-            if !missing.classes.is_empty() {
-                let known =
-                    by_cause.entry(missing.cause.clone()).or_insert_with(|| missing.clone());
-                known.classes.extend(&missing.classes);
-            }
+        let mut by_cause: BTreeMap<PathBuf, UnreadEntry> = BTreeMap::new();
+        for missing in self.unread.borrow().values().filter(|missing| !missing.kinds.is_empty()) {
+            let known = by_cause.entry(missing.path.clone()).or_insert_with(|| missing.clone());
+            known.kinds.extend(&missing.kinds);
         }
-        let unread = by_cause.into_iter().map(|(path, missing)| UnreadEntry {
-            path,
-            kinds: missing.classes.into_iter().collect(),
-            reason: missing.reason,
-            advice: missing.advice,
-        });
-        unread.collect()
+        by_cause.into_values().collect()
     }
 
     /// Returns the value, or `None` after recording a warning and the failed read. An unsearchable directory is the
@@ -153,10 +129,10 @@ impl<'h> Probe<'h> {
                 let cause = error.unread_path().unwrap_or(&path).to_owned();
                 let mut unread = self.unread.borrow_mut();
                 let missing = unread.entry(path).or_default();
-                missing.classes.extend(self.classes.get());
+                missing.kinds.extend(self.classes.get());
                 missing.reason.clone_from(&reason);
                 missing.advice = if error.is_denied() { as_root() } else { "" };
-                missing.cause = cause;
+                missing.path = cause;
             }
             self.warn(reason);
             None
@@ -197,7 +173,7 @@ impl<'h> Probe<'h> {
             // It could be read, so no class is undecided.
             let mut unread = self.unread.borrow_mut();
             let missing = unread.entry(outside_path.clone()).or_default();
-            missing.cause = outside_path;
+            missing.path = outside_path;
             missing.reason.clone_from(&reason);
             missing.advice = "; check that file";
             drop(unread);

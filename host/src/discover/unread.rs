@@ -1,5 +1,7 @@
 //! Paths that could not be read on a host. Unreadable is not absent: everything that depends on them is unknown.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -21,16 +23,22 @@ fn matching_classes(matches: impl Fn(Class) -> bool) -> Vec<Class> {
     Class::ALL.into_iter().filter(|class| matches(*class)).collect()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct UnreadEntry {
-    /// The path as the user sees it.
+    /// The path as the user sees it: the one that was read, or the parent directory that may not be searched.
     pub path: PathBuf,
-    /// The classes that are undecided without it, sorted.
-    pub kinds: Vec<Class>,
+    /// The classes that are undecided without it.
+    pub kinds: BTreeSet<Class>,
     pub reason: String,
     /// The remedy, as the end of a line. Empty if the reason contains it or no remedy is known.
     #[serde(skip)]
     pub advice: &'static str,
+}
+
+impl fmt::Display for UnreadEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.reason, self.advice)
+    }
 }
 
 /// Returns one remedy for several entries.

@@ -84,6 +84,6 @@ impl<'i> ExclusionReasons<'i> {
 
     fn find_unread(&self, class: Class) -> Option<String> {
         let unread = self.inventory.unread.iter().find(|unread| unread.kinds.contains(&class))?;
-        Some(format!("could not determine whether it is there: {}{}", unread.reason, unread.advice))
+        Some(format!("could not determine whether it is there: {unread}"))
     }
 }

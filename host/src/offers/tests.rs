@@ -492,7 +492,7 @@ fn a_device_that_is_gone_or_cannot_be_looked_at_says_which_of_both() {
     given.inventory.rdma.remove(0);
     given.inventory.unread.push(UnreadEntry {
         path: "/sys/class/infiniband".into(),
-        kinds: vec![Class::Rdma],
+        kinds: [Class::Rdma].into(),
         reason: "reading /sys/class/infiniband: permission denied".to_owned(),
         advice: "; run as root",
     });

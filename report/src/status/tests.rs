@@ -134,7 +134,7 @@ fn interfaces_that_this_user_may_not_see_are_not_missing() {
             inventory.attached.clear();
             inventory.unread.push(UnreadEntry {
                 path: "/sys/kernel/debug".into(),
-                kinds: vec![Class::Nic],
+                kinds: [Class::Nic].into(),
                 reason: "permission denied".to_owned(),
                 advice: "",
             });
