@@ -362,33 +362,26 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
 /// Returns warnings for pools with common exclusive members. Leases prevent double use, but neither pool has as many
 /// members as it seems.
 fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
-    let exclusive: Vec<&NamedPool> =
-        pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY).collect();
-    let mut pools_by_member: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, pool) in exclusive.iter().enumerate() {
-        for member in &pool.pool.members {
-            pools_by_member.entry(member.name.as_str()).or_default().push(index);
-        }
-    }
-    let mut common: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
-    for (member, pools) in &pools_by_member {
-        for (index, one) in pools.iter().enumerate() {
-            for other in &pools[index + 1..] {
-                let list = common.entry((*one, *other)).or_default();
-                list.push((*member).to_owned());
+    let exclusive = pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY);
+    let exclusive: Vec<(&NamedPool, BTreeSet<&str>)> = exclusive
+        .map(|pool| (pool, pool.pool.members.iter().map(|member| member.name.as_str()).collect()))
+        .collect();
+    let mut warnings = Vec::new();
+    for (index, (one, members)) in exclusive.iter().enumerate() {
+        for (other, other_members) in &exclusive[index + 1..] {
+            let common = members.intersection(other_members).map(ToString::to_string);
+            let common: Vec<String> = common.collect();
+            if !common.is_empty() {
+                let (class, common) = (one.class, ShortList(&common));
+                warnings.push(format!(
+                    "pools {class}={} and {class}={} share {common}: a container of one pool takes \
+                     it from the other",
+                    one.name, other.name
+                ));
             }
         }
     }
-    let warnings = common.into_iter().filter_map(|((one, other), members)| {
-        let (one, other) = (exclusive.get(one)?, exclusive.get(other)?);
-        let (class, members) = (one.class, ShortList(&members));
-        Some(format!(
-            "pools {class}={} and {class}={} share {members}: a container of one pool takes it \
-             from the other",
-            one.name, other.name
-        ))
-    });
-    warnings.collect()
+    warnings
 }
 
 #[cfg(test)]
