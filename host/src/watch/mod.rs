@@ -2,15 +2,13 @@
 //! runtime. Some changes cause no event, and events may be lost, so everything counts as changed after a loss and at
 //! regular intervals. Only events from the kernel are trusted, since any program may send such messages.
 
-mod burst;
 mod directories;
 mod link;
 mod namespaces;
 mod uevent;
 mod watcher;
 
-pub use burst::Damping;
-pub use watcher::{Waker, WatchSources, Watcher};
+pub use watcher::{Damping, Waker, WatchSources, Watcher};
 
 /// For the fuzzer.
 #[cfg(fuzzing)]

@@ -11,7 +11,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use super::burst::{Burst, Damping};
 use super::directories::DirectoryWatches;
 use super::{link, namespaces, uevent};
 use crate::host::Host;
@@ -20,6 +19,15 @@ use crate::spec_index::SpecIndex;
 /// The minimum time between two results caused only by links. A link may change all the time, and each result causes a
 /// discovery of the whole host.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long to wait for further events of the same change: loading a driver causes thousands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damping {
+    /// A burst ends after this long without an event.
+    pub quiet: Duration,
+    /// The maximum duration of a burst.
+    pub longest: Duration,
+}
 
 #[derive(Clone, Debug)]
 pub struct WatchSources {
@@ -63,6 +71,12 @@ pub struct Watcher {
     /// Until then, events about links do not end a wait.
     links_after: Option<Instant>,
     missing_sources: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    first: Instant,
+    last: Instant,
 }
 
 /// The events received during a wait.
@@ -161,7 +175,7 @@ impl Watcher {
             let read = self.read()?;
             let now = Instant::now();
             if read != PendingEvents::default() {
-                burst.get_or_insert(Burst::begin(now)).extend(now);
+                burst.get_or_insert(Burst { first: now, last: now }).last = now;
             }
             events.links |= read.links;
             events.woken |= read.woken;
@@ -177,8 +191,9 @@ impl Watcher {
         Ok(events)
     }
 
+    /// Returns when a burst ends if no further event arrives.
     fn end(&self, burst: Burst, events: PendingEvents) -> Instant {
-        let end = burst.end(self.damping);
+        let end = (burst.last + self.damping.quiet).min(burst.first + self.damping.longest);
         match self.links_after {
             Some(earliest) if !events.more => end.max(earliest),
             _ => end,
@@ -301,10 +316,22 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_ends_when_it_is_quiet_or_has_lasted_too_long() {
+        let ms = Duration::from_millis;
+        let mut watcher = watcher();
+        watcher.damping = Damping { quiet: ms(200), longest: ms(2000) };
+        let first = Instant::now();
+        for (last, end) in [(0, 200), (150, 350), (1900, 2000)] {
+            let burst = Burst { first, last: first + ms(last) };
+            assert_eq!(watcher.end(burst, PendingEvents::default()), first + ms(end));
+        }
+    }
+
+    #[test]
     fn links_alone_are_told_at_most_once_a_second() {
         let mut watcher = watcher();
         let (now, minute) = (Instant::now(), Duration::from_secs(60));
-        let burst = Burst::begin(now);
+        let burst = Burst { first: now, last: now };
         let links = PendingEvents { links: true, ..PendingEvents::default() };
         let soon = now + watcher.damping.quiet;
         assert_eq!(watcher.end(burst, links), soon, "the first are told at once");
