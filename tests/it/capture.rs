@@ -375,7 +375,6 @@ fn files_that_are_not_what_they_should_be_are_captured_as_such() {
 fn what_stands_below_an_interface_is_captured() {
     let tree = x2();
     let function = "/sys/devices/pci0000:3b/0000:3b:00.0";
-    tree.remove(&format!("{function}/net/enp59s0f0np0/device"));
     let state = [("operstate", "up")];
     tree.class_device("net", "/sys/devices/virtual", "bond0", &state);
     tree.link(

@@ -251,11 +251,6 @@ fn parse_packet_socket(line: &[u8]) -> Option<u32> {
     (index != 0).then_some(index)
 }
 
-#[cfg(fuzzing)]
-pub(super) fn fuzz(line: &[u8]) {
-    assert_ne!(parse_packet_socket(line), Some(0));
-}
-
 fn leased_function(host: &Host, entry: LeaseEntry) -> Result<LeasedFunction, HostError> {
     let address: Option<PciAddress> = entry.device.name.as_str().parse().ok();
     let group = match address {

@@ -14,12 +14,6 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-/// For the fuzzer: every parser of the kernel's tables and answers, which are private.
-#[cfg(fuzzing)]
-pub fn fuzz(text: &str) {
-    function_users::fuzz(text.as_bytes());
-}
-
 pub use apply::{ApplyOutcome, StepStage, apply};
 pub use kernel::{HostKernel, KernelReader, OfflineKernel, VfChange, VfSettings};
 pub use plan::plan;

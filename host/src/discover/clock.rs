@@ -42,8 +42,8 @@ pub(crate) fn read(
     interfaces: &[NetworkInterface],
 ) -> Clocks {
     let nics = group_without_representors(interfaces);
-    let ptp = read_class(probe, functions, Class::Ptp, "clock_name");
-    let mut pps = read_class(probe, functions, Class::Pps, "name");
+    let ptp = read_class(probe, Class::Ptp, "clock_name");
+    let mut pps = read_class(probe, Class::Pps, "name");
     for source in &mut pps {
         if source.pci.is_none() {
             // The PPS source of a PTP clock is named after the clock, and has no parent that
@@ -93,65 +93,32 @@ impl ClockSource {
     }
 }
 
-/// The devices of a class, then those that are visible only below a PCI function, by number.
-fn read_class(
-    probe: &Probe<'_>,
-    functions: &PciFunctions,
-    class: Class,
-    clock_name: &str,
-) -> Vec<ClockSource> {
+/// Returns the devices of a class, by number.
+fn read_class(probe: &Probe<'_>, class: Class, clock_name: &str) -> Vec<ClockSource> {
     let class_name = class.as_str();
-    let source = |name: String, directory: PathBuf, pci: Option<PciAddress>| ClockSource {
-        clock_name: probe.attribute(directory.join(clock_name)),
-        name,
-        directory,
-        pci,
-    };
-    let mut dangling = Vec::new();
-    let mut sources: BTreeMap<u32, ClockSource> = BTreeMap::new();
     let class_dir = Path::new("/sys/class").join(class_name);
+    let mut sources: BTreeMap<u32, ClockSource> = BTreeMap::new();
     for name in probe.list(&class_dir) {
         let Some(number) = parse_number(class_name, &name) else {
             continue;
         };
-        let Some(directory) = probe.resolve(class_dir.join(&name)) else {
-            dangling.push((number, name));
+        let link = class_dir.join(&name);
+        let Some(directory) = probe.resolve(&link) else {
+            probe.exclude(Exclusion::new(class, name, probe.dangling_reason(&link)));
             continue;
         };
         let pci = PciFunctions::function_above(&directory).or_else(|| {
             let device = probe.resolve(directory.join("device"))?;
             PciFunctions::function_above(&device)
         });
-        sources.insert(number, source(name, directory, pci));
-    }
-    for function in functions.iter().filter(|function| function.has_entry(class_name)) {
-        let parent = function.directory().join(class_name);
-        for name in probe.list(&parent) {
-            if let Some(number) = parse_number(class_name, &name) {
-                let directory = parent.join(&name);
-                sources
-                    .entry(number)
-                    .or_insert_with(|| source(name, directory, Some(function.address)));
-            }
-        }
-    }
-    dangling.retain(|(number, _)| !sources.contains_key(number));
-    for (_, name) in dangling {
-        let reason = probe.dangling_reason(&class_dir.join(&name));
-        probe.exclude(Exclusion::new(class, name, reason));
+        let clock_name = probe.attribute(directory.join(clock_name));
+        sources.insert(number, ClockSource { name, directory, pci, clock_name });
     }
     sources.into_values().collect()
 }
 
 fn parse_number(class: &str, name: &str) -> Option<u32> {
     parse_digits(name.strip_prefix(class)?)
-}
-
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    if let Some(number) = parse_number("ptp", text) {
-        assert_eq!(parse_number("ptp", &format!("ptp{number}")), Some(number));
-    }
 }
 
 #[cfg(test)]
@@ -264,16 +231,6 @@ mod tests {
         assert_eq!(nics(&clocks.pps), [("pps0", Some("ens1")), ("pps1", None)]);
         assert_eq!(clocks.pps[0].numa_node, Some(1));
         assert_eq!(clocks.pps[1].clock_name.as_deref(), Some("serial0"));
-    }
-
-    #[test]
-    fn a_clock_that_is_seen_only_through_its_function_is_found() {
-        let tree = Tree::new();
-        let function = tree.function("0000:41:00.0", "0x020000", 0);
-        tree.attributes(&format!("{function}/ptp/ptp0"), &[("dev", "247:0")]);
-        tree.node("/dev/ptp0", 247, 0);
-        let (clocks, _) = discover_tree(&tree.host());
-        assert!(clocks.ptp[0].pci_address.is_some());
     }
 
     #[test]

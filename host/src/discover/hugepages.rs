@@ -3,7 +3,7 @@
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_core::class::Class;
 use onload_core::host_settings::PageSize;
@@ -13,8 +13,6 @@ use serde::Serialize;
 
 use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
-#[cfg(fuzzing)]
-use crate::discover::taken_names;
 
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub const NODES: &str = "/sys/devices/system/node";
@@ -46,80 +44,44 @@ pub struct NodePages {
 }
 
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
-    let overall = list_sizes(probe, SIZES);
-    let mut by_node = read_nodes(probe);
-    let sizes: BTreeSet<u64> = overall.iter().chain(by_node.keys()).copied().collect();
+    let sizes = list_sizes(probe, SIZES);
     if sizes.is_empty() {
         return Vec::new();
     }
+    let mut by_node = read_nodes(probe);
     let mut mounts = read_mounts(probe);
     let mut offered = Vec::new();
     for size_kib in sizes {
-        let nodes = by_node.remove(&size_kib).unwrap_or_default();
-        let size_mounts = mounts.remove(&size_kib).unwrap_or_default();
+        let directory = Path::new(SIZES).join(format!("hugepages-{size_kib}kB"));
+        let count = |file: &str| probe.number(directory.join(file)).unwrap_or(0);
         let pages = Hugepages {
-            mounts: size_mounts.into_iter().collect(),
-            ..read_size(probe, size_kib, nodes, overall.contains(&size_kib))
+            total: count("nr_hugepages"),
+            free: count("free_hugepages"),
+            overcommit: count("nr_overcommit_hugepages"),
+            name: PageSize::from_kib(size_kib).to_string(),
+            size_kib,
+            nodes: by_node.remove(&size_kib).unwrap_or_default(),
+            mounts: mounts.remove(&size_kib).unwrap_or_default().into_iter().collect(),
         };
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
-        } else if let Some(reason) = unknown_reason(probe, size_kib, &pages.nodes, &overall) {
-            probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
-        } else {
-            let reason = format!(
-                "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
-            );
-            probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
+            continue;
         }
+        let reason = match probe.unread_reason(&directory) {
+            Some(reason) => {
+                format!("could not determine how many pages are reserved: {reason}")
+            }
+            None => format!(
+                "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
+            ),
+        };
+        probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
     }
     offered
 }
 
-fn unknown_reason(
-    probe: &Probe<'_>,
-    size_kib: u64,
-    nodes: &[NodePages],
-    overall: &BTreeSet<u64>,
-) -> Option<String> {
-    let name = format!("hugepages-{size_kib}kB");
-    let files = nodes
-        .iter()
-        .map(|node| Path::new(NODES).join(format!("node{}/hugepages", node.node)))
-        .chain([PathBuf::from(SIZES)])
-        .flat_map(|directory| {
-            let directory = directory.join(&name);
-            ["nr_hugepages", "nr_overcommit_hugepages"].map(|file| directory.join(file))
-        });
-    let unread = files.filter_map(|file| probe.unread_reason(file)).next();
-    // Only there the kernel says how many may be overcommitted.
-    let absent = || {
-        let absent = format!(
-            "a NUMA node has this size, and {SIZES}/{name} does not exist; check what is mounted at /sys"
-        );
-        (!overall.contains(&size_kib)).then_some(absent)
-    };
-    let reason = unread.or_else(|| probe.own_unread_reason(SIZES)).or_else(absent)?;
-    Some(format!("could not determine how many pages are reserved: {reason}"))
-}
-
 fn list_sizes(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
     probe.list(directory).into_iter().filter_map(|name| parse_size(&name)).collect()
-}
-
-fn read_size(probe: &Probe<'_>, size_kib: u64, nodes: Vec<NodePages>, overall: bool) -> Hugepages {
-    let directory = Path::new(SIZES).join(format!("hugepages-{size_kib}kB"));
-    let pages = |name: &str| overall.then(|| probe.number(directory.join(name))).flatten();
-    let on_nodes =
-        |pages: fn(&NodePages) -> u64| nodes.iter().map(pages).fold(0, u64::saturating_add);
-    Hugepages {
-        total: pages("nr_hugepages").unwrap_or_else(|| on_nodes(|node| node.total)),
-        free: pages("free_hugepages").unwrap_or_else(|| on_nodes(|node| node.free)),
-        overcommit: pages("nr_overcommit_hugepages").unwrap_or(0),
-        name: PageSize::from_kib(size_kib).to_string(),
-        size_kib,
-        nodes,
-        mounts: Vec::new(),
-    }
 }
 
 /// The pages of each node by size. Nodes are found by their directories: their numbers have gaps
@@ -205,24 +167,6 @@ pub(crate) fn parse_node(name: &str) -> Option<u32> {
     parse_digits(name.strip_prefix("node")?)
 }
 
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let _ = (
-        parse_node(text),
-        parse_default_size(text),
-        parse_memory(text),
-        parse_mounts_line(text.as_bytes()),
-    );
-    assert!(unescape(text.as_bytes()).len() <= text.len());
-    if let Some(size) = parse_size(text) {
-        assert_eq!(parse_size(&format!("hugepages-{size}kB")), Some(size));
-        // The kernel accepts the name of a size as a page size, and CDI as a device name.
-        let name = PageSize::from_kib(size).to_string();
-        assert_eq!(parse_memory(name.trim_end_matches('i')), Some(size));
-        assert!(taken_names::check_name(&name).is_ok());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use procfs_core::{FromRead, Meminfo};
@@ -293,16 +237,6 @@ mod tests {
                 "1Gi: no pages of this size are reserved; run \"echo N > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages\""
             ]
         );
-    }
-
-    #[test]
-    fn pages_that_only_the_nodes_tell_of_are_added_up() {
-        let tree = Tree::new();
-        on_node(&tree, 0, 65_536, "3", "1");
-        on_node(&tree, 1, 65_536, "2", "2");
-        let found = discover_tree(&tree.host());
-        assert_eq!((found.devices[0].total, found.devices[0].free), (5, 3));
-        assert_eq!(found.devices[0].name, "64Mi");
     }
 
     #[test]
@@ -423,22 +357,6 @@ mod tests {
             found.warnings[0].contains("/proc/mounts: longer than 4194304 bytes"),
             "{:?}",
             found.warnings
-        );
-    }
-
-    #[test]
-    fn a_size_that_the_kernel_lists_for_nodes_alone_is_not_said_to_have_no_pages() {
-        let tree = Tree::new();
-        on_node(&tree, 0, 2048, "0", "0");
-        let found = discover_tree(&tree.host());
-        assert!(found.devices.is_empty());
-        assert_eq!(
-            found.reasons(),
-            [
-                "2Mi: could not determine how many pages are reserved: a NUMA node has this size, and \
-                /sys/kernel/mm/hugepages/hugepages-2048kB does not exist; check what is mounted at \
-                /sys"
-            ]
         );
     }
 

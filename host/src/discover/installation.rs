@@ -326,12 +326,6 @@ fn missing_libraries(needed: &[String], mounted: &BTreeMap<String, Vec<String>>)
     missing.into_iter().collect()
 }
 
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let _ = parse_interpreter_line(text.as_bytes());
-    let _ = find_prefix(Path::new(text));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

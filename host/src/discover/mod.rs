@@ -28,21 +28,3 @@ pub(crate) mod test_tree;
 pub mod unread;
 pub mod vfio;
 pub(crate) mod vhost_net;
-
-/// For the fuzzer: every parser of attributes, sysfs names and procfs files, which are private.
-#[cfg(fuzzing)]
-pub fn fuzz(text: &str) {
-    crate::host::fuzz(text);
-    let parsers = [
-        clock::fuzz,
-        hugepages::fuzz,
-        taken_names::fuzz,
-        netdev::fuzz,
-        nic::fuzz,
-        onload::fuzz,
-        pci::fuzz,
-        installation::fuzz,
-        rdma::fuzz,
-    ];
-    parsers.iter().for_each(|parser| parser(text));
-}

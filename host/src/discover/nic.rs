@@ -655,14 +655,6 @@ fn refuse_without_interface(
     }
 }
 
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let _ = (datapath_of_driver(text), parse_devtype(text), is_onload_device(text));
-    if let Some(interface) = parse_interface(text) {
-        assert!(text.ends_with(&format!("_{interface}")));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

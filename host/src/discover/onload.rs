@@ -517,15 +517,6 @@ fn profile_dir(probe: &Probe<'_>, cdi: &CdiConfig, installation: &Installation) 
     is_dir.then_some(dir)
 }
 
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let driver = parse_driver_version(text);
-    assert!(driver.interface.is_none_or(|interface| interface.len() == 32));
-    let version = library_version(text.as_bytes(), driver.version.as_deref());
-    assert!(version.is_none_or(|version| text.contains(&version)));
-    assert!(!is_onload_library(text) || is_shared_object(text));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

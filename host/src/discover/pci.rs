@@ -49,11 +49,6 @@ impl PciFunction {
         self.entries.binary_search_by(|name| name.as_str().cmp(entry)).is_ok()
     }
 
-    /// Entries such as `sfc.onload.0`.
-    pub(crate) fn auxiliary_devices(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(String::as_str).filter(|name| is_auxiliary(name))
-    }
-
     /// A network controller of any kind (class 02).
     pub fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
@@ -234,36 +229,7 @@ fn numa_node(probe: &Probe<'_>, directory: &Path) -> Option<u32> {
 /// Returns whether discovery needs an entry of a function's directory: a host may have thousands of functions with
 /// fifty entries each.
 pub fn is_needed_entry(entry: &str) -> bool {
-    const ASKED_FOR: [&str; 8] = [
-        "infiniband",
-        "infiniband_mad",
-        "infiniband_verbs",
-        "net",
-        "pps",
-        "ptp",
-        "sfc_resource",
-        "vfio-dev",
-    ];
-    ASKED_FOR.contains(&entry) || is_auxiliary(entry)
-}
-
-/// Names on the auxiliary bus are `module.name.id` (`Documentation/driver-api/auxiliary_bus.rst`).
-fn is_auxiliary(entry: &str) -> bool {
-    let mut parts = entry.rsplitn(2, '.');
-    let id = parts.next().unwrap_or_default();
-    let has_name = parts.next().is_some_and(|name| name.contains('.'));
-    has_name && parse_digits::<u32>(id).is_some()
-}
-
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let _ = (is_auxiliary(text), is_needed_entry(text));
-    if let Some(address) = PciFunctions::function_above(Path::new(text)) {
-        assert!(text.contains(&address.to_string()));
-    }
-    if let Ok(address) = text.parse::<PciAddress>() {
-        assert_eq!(address.to_string().parse(), Ok(address));
-    }
+    ["net", "sfc_resource", "vfio-dev"].contains(&entry)
 }
 
 #[cfg(test)]
@@ -328,15 +294,5 @@ mod tests {
         assert_eq!(bridges(path), ["0000:64:00.5", "10000:e0:01.0"]);
         assert!(bridges("/sys/devices/pci0000:00/0000:00:03.0").is_empty());
         assert!(bridges("/sys/devices/pci0000:00").is_empty());
-    }
-
-    #[test]
-    fn auxiliary_devices_are_told_from_attributes() {
-        for name in ["sfc.onload.0", "sfc.llct.12", "mlx5_core.sf.4", "xilinx_efct.efct.1"] {
-            assert!(is_auxiliary(name), "{name}");
-        }
-        for name in ["driver", "0000:41:00.0", "msi_bus", "a.1", "sfc.onload.", "sfc.onload.x"] {
-            assert!(!is_auxiliary(name), "{name}");
-        }
     }
 }

@@ -246,11 +246,11 @@ pub(crate) fn read(
     interfaces: &[NetworkInterface],
     config: &DiscoverConfig,
 ) -> Vec<RdmaDevice> {
-    let device_dirs = find_devices(probe, functions);
+    let device_dirs = find_devices(probe);
     if device_dirs.is_empty() {
         return Vec::new();
     }
-    let characters = find_characters(probe, functions);
+    let characters = find_characters(probe);
     let companions = find_companions(&device_dirs, &characters);
     let port_interfaces = probe.with_classes(&[], || {
         probe.ok_or_warn(probe.host().rdma_port_interfaces()).unwrap_or_default()
@@ -334,49 +334,22 @@ impl DeviceDirectory {
     }
 }
 
-/// Finds every device by name: those of the class, then those that are visible only below a function.
-fn find_devices(probe: &Probe<'_>, functions: &PciFunctions) -> BTreeMap<String, DeviceDirectory> {
+/// Finds every device by name.
+fn find_devices(probe: &Probe<'_>) -> BTreeMap<String, DeviceDirectory> {
     let class = Path::new("/sys/class").join(CLASS);
-    let listed = probe.list(&class);
-    let below = directories_below(functions, CLASS, listed.is_empty());
     let mut device_dirs = BTreeMap::new();
-    let mut dangling = Vec::new();
-    for name in listed {
-        match probe.resolve(class.join(&name)) {
+    for name in probe.list(&class) {
+        let link = class.join(&name);
+        match probe.resolve(&link) {
             Some(directory) => {
-                drop(device_dirs.insert(name, DeviceDirectory::new(probe, directory)));
+                device_dirs.insert(name, DeviceDirectory::new(probe, directory));
             }
-            None => dangling.push(name),
+            None => {
+                probe.exclude(Exclusion::new(Class::Rdma, name, probe.dangling_reason(&link)));
+            }
         }
-    }
-    for parent in below {
-        for name in probe.list(&parent) {
-            let directory = parent.join(&name);
-            device_dirs.entry(name).or_insert_with(|| DeviceDirectory::new(probe, directory));
-        }
-    }
-    dangling.retain(|name| !device_dirs.contains_key(name));
-    for name in dangling {
-        let reason = probe.dangling_reason(&class.join(&name));
-        probe.exclude(Exclusion::new(Class::Rdma, name, reason));
     }
     device_dirs
-}
-
-/// Returns the existing directories with that name below PCI functions, and candidates below their auxiliary devices if
-/// requested.
-fn directories_below(functions: &PciFunctions, name: &str, auxiliary: bool) -> Vec<PathBuf> {
-    let mut directories = Vec::new();
-    for function in functions.iter() {
-        if function.has_entry(name) {
-            directories.push(function.directory().join(name));
-        }
-        if auxiliary {
-            let devices = function.auxiliary_devices();
-            directories.extend(devices.map(|device| function.directory().join(device).join(name)));
-        }
-    }
-    directories
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -408,38 +381,23 @@ fn parse_role(name: &str) -> Option<RdmaNodeRole> {
         .find_map(|(prefix, role)| parse_digits::<u32>(name.strip_prefix(prefix)?).map(|_| role))
 }
 
-fn find_characters(
-    probe: &Probe<'_>,
-    functions: &PciFunctions,
-) -> BTreeMap<String, Vec<RdmaCharDevice>> {
+/// Finds the character devices of each RDMA device, by its name.
+fn find_characters(probe: &Probe<'_>) -> BTreeMap<String, Vec<RdmaCharDevice>> {
     let mut by_owner: BTreeMap<String, Vec<RdmaCharDevice>> = BTreeMap::new();
     for class in CHARACTER_CLASSES {
         let class_dir = Path::new("/sys/class").join(class);
-        let mut directories = vec![class_dir.clone()];
-        let mut known_names = BTreeSet::new();
-        let listed = probe.list(&class_dir);
-        let any = listed.iter().any(|name| parse_role(name).is_some());
-        directories.extend(directories_below(functions, class, !any));
-        let mut listed = Some(listed);
-        for directory in directories {
-            let names = listed.take().unwrap_or_else(|| probe.list(&directory));
-            for name in names {
-                let Some(role) = parse_role(&name).filter(|_| !known_names.contains(&name)) else {
-                    continue;
-                };
-                let device = directory.join(&name);
-                let Some(owner) = probe.attribute(device.join("ibdev")) else {
-                    continue;
-                };
-                known_names.insert(name.clone());
-                let has_port = role != RdmaNodeRole::Verbs;
-                by_owner.entry(owner).or_default().push(RdmaCharDevice {
-                    role,
-                    port: has_port.then(|| probe.number(device.join("port"))).flatten(),
-                    name,
-                    directory: device,
-                });
-            }
+        for name in probe.list(&class_dir) {
+            let Some(role) = parse_role(&name) else {
+                continue;
+            };
+            let directory = class_dir.join(&name);
+            let Some(owner) = probe.attribute(directory.join("ibdev")) else {
+                continue;
+            };
+            let has_port = role != RdmaNodeRole::Verbs;
+            let port = has_port.then(|| probe.number(directory.join("port"))).flatten();
+            let character = RdmaCharDevice { role, port, name, directory };
+            by_owner.entry(owner).or_default().push(character);
         }
     }
     for characters in by_owner.values_mut() {
@@ -967,19 +925,6 @@ fn parse_port_guid(gid: &str) -> Option<u64> {
 fn parse_ipoib_guid(address: &str) -> Option<u64> {
     let address = parse_hwaddr(address).filter(|address| address.len() == INFINIBAND_ALEN)?;
     address.last_chunk().copied().map(u64::from_be_bytes)
-}
-
-#[cfg(fuzzing)]
-pub(super) fn fuzz(text: &str) {
-    let _ = (parse_role(text), parse_transport(text), parse_netns_mode(text));
-    assert!(text.ends_with(state_word(text)) || text.trim_end().ends_with(state_word(text)));
-    if let Some(guid) = parse_port_guid(text) {
-        let digits = format!("{guid:016x}");
-        let groups: Vec<&str> = (0..4).map(|group| &digits[group * 4..group * 4 + 4]).collect();
-        let gid = format!("fe80:0000:0000:0000:{}", groups.join(":"));
-        assert_eq!(parse_port_guid(&gid), Some(guid));
-    }
-    assert!(parse_ipoib_guid(text).is_none() || text.len() == 59);
 }
 
 #[cfg(test)]
@@ -1532,20 +1477,6 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(paths_of(&found.devices[0])[0], "/dev/infiniband/uverbs7");
         assert_eq!(paths_of(&found.devices[1])[0], "/dev/infiniband/uverbs0");
-    }
-
-    #[test]
-    fn a_device_that_is_seen_only_through_its_function_is_found() {
-        let tree = tree();
-        let function = tree.function("0000:04:00.0", "0x0c0600", 0);
-        tree.attributes(&format!("{function}/infiniband/qib0"), &HCA);
-        let files = [("ibdev", "qib0"), ("dev", "231:192")];
-        tree.attributes(&format!("{function}/infiniband_verbs/uverbs0"), &files);
-        tree.node("/dev/infiniband/uverbs0", 231, 192);
-        let found = look_at(&tree);
-        assert_eq!(found.devices[0].name, "qib0");
-        assert!(found.devices[0].pci_address.is_some());
-        assert_eq!(paths_of(&found.devices[0])[0], "/dev/infiniband/uverbs0");
     }
 
     #[test]

@@ -77,7 +77,6 @@ pub(crate) fn read(
         functions,
         config,
         children: vfs_by_pf(functions),
-        members: members_by_group(functions),
         container: NumberedNode::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
             .map(OfferedNode::shared),
         iommufd: find_iommufd(probe),
@@ -257,16 +256,6 @@ fn vfs_by_pf(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddre
     children
 }
 
-fn members_by_group(functions: &PciFunctions) -> BTreeMap<u32, BTreeSet<PciAddress>> {
-    let mut members: BTreeMap<u32, BTreeSet<PciAddress>> = BTreeMap::new();
-    for function in functions.iter() {
-        if let Some(group) = function.iommu_group {
-            members.entry(group).or_default().insert(function.address);
-        }
-    }
-    members
-}
-
 /// Returns iommufd, if the kernel has it. Only devices with their own nodes need it.
 fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
@@ -281,7 +270,6 @@ struct VfioContext<'p, 'h> {
     functions: &'p PciFunctions,
     config: &'p DiscoverConfig,
     children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
-    members: BTreeMap<u32, BTreeSet<PciAddress>>,
     container: Result<Arc<OfferedNode>, String>,
     iommufd: Option<Arc<OfferedNode>>,
     /// Set if a device has its own node, which is useless without iommufd.
@@ -344,7 +332,7 @@ impl VfioContext<'_, '_> {
     fn find_group(&self, number: u32) -> IommuGroup {
         let directory = Path::new(GROUPS).join(number.to_string());
         let name = self.probe.attribute(directory.join("name"));
-        let mut members = self.members.get(&number).cloned().unwrap_or_default();
+        let mut members = BTreeSet::new();
         let mut other_members = Vec::new();
         for name in self.probe.list(directory.join("devices")) {
             match name.parse() {
@@ -890,18 +878,6 @@ mod tests {
         let found = look_at(&tree);
         assert_eq!(found.devices[0].pci_address.to_string(), "10000:e1:00.0");
         assert_eq!(found.devices[0].numa_node, None);
-    }
-
-    #[test]
-    fn a_group_that_only_the_functions_tell_of_is_judged_all_the_same() {
-        let tree = tree();
-        for (address, driver) in [("0000:81:10.0", "vfio-pci"), ("0000:81:00.1", "igb")] {
-            let function = tree.function(address, "0x020000", 0);
-            tree.link(&format!("{function}/iommu_group"), "../../kernel/iommu_groups/15");
-            tree.bind(&function, driver);
-        }
-        let found = look_at(&tree);
-        assert!(!found.devices[0].viable);
     }
 
     #[test]

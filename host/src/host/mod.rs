@@ -691,14 +691,6 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, HostNode)> {
     Some((PathBuf::from(path), node))
 }
 
-#[cfg(fuzzing)]
-pub(crate) fn fuzz(text: &str) {
-    match parse_device_table(text) {
-        Ok(nodes) => assert!(nodes.len() <= text.lines().count()),
-        Err(line) => assert!((1..=text.lines().count()).contains(&line)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
