@@ -291,12 +291,10 @@ onload_ctk_in_use() {
 onload_ctk_guarded() {
     ids=
     for record in /run/onload-ctk/@runtimes/*; do
-        case $(readlink "$record") in
-        1:guarded:*)
+        if grep -qs '"guarded":true' "$record"; then
             id=${record##*/}
-            ids="$ids ${id%@*}"
-            ;;
-        esac
+            ids="$ids ${id%%@*}"
+        fi
     done
     echo "${ids# }"
 }

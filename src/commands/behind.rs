@@ -67,11 +67,14 @@ fn count_by_runtime(host: &Host) -> Result<RuntimeCounts> {
     let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
     let mut counts = RuntimeCounts::new();
     for name in host.list(&dir)?.names {
+        if name == runtime_record::CONFIGURED {
+            continue;
+        }
         // If the file has vanished since it was listed, its container has exited.
-        let target = host.link(&dir.join(name))?;
-        let record =
-            target.and_then(|target| RuntimeRecord::parse(target.as_os_str().as_encoded_bytes()));
-        if let Some(record) = record {
+        let Some(bytes) = host.bytes(&dir.join(name), MAX_BYTES)? else {
+            continue;
+        };
+        if let Ok(record) = RuntimeRecord::parse(&bytes) {
             *counts.entry(record.runtime).or_default() += 1;
         }
     }

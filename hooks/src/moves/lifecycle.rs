@@ -210,7 +210,7 @@ impl<'a, K: MoveOps> MoveContext<'a, K> {
         let host_netns = HostNetns::open(ops, name)?;
         let container_netns = Netns::open_init(init)?;
         ops.check_movable(&host_netns.netns, &container_netns, name)?;
-        let leases = Leases::open(&open_run(host)?, Processes::default())?;
+        let leases = Leases::open(&open_run(host.trusted())?, Processes::default())?;
         Ok(MoveContext { host_netns, container_netns, leases, lease_request })
     }
 

@@ -13,6 +13,7 @@ use onload_sys::error::{Context as _, Result};
 use onload_sys::fs::atomic::{TempFile, WriteError};
 use onload_sys::fs::attributes::set_label;
 use onload_sys::fs::lock::{Lock, LockError, LockMode, START_TIMEOUT};
+use onload_sys::fs::trust::TrustedTree;
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
@@ -49,7 +50,7 @@ impl ContainerDir {
         root: Option<&Path>,
         host: &LocalHost,
     ) -> Result<Self> {
-        let run = open_run(host)?;
+        let run = open_run(host.trusted())?;
         let lock = run.lock(LockMode::Shared, START_TIMEOUT);
         let creator = Creator::current(stage, bundle, root)?;
         let mut container_dir = ContainerDir::create(run, id, lock)?;
@@ -177,13 +178,13 @@ impl ContainerDir {
 }
 
 /// Opens [`RUN_DIR`], and makes it first where it is not there; every directory above belongs to root.
-pub(crate) fn open_run(host: &LocalHost) -> Result<RunDir> {
+pub(crate) fn open_run(trusted: &TrustedTree) -> Result<RunDir> {
     let path = Path::new(RUN_DIR);
     let above = path.parent().unwrap_or(Path::new("/"));
-    let above = host.trusted().open_dir(above)?;
+    let above = trusted.open_dir(above)?;
     let name = path.file_name().unwrap_or(OsStr::new("onload-ctk"));
     make_dir(&above, name, RUN_DIR_MODE).with_context(|| write_context(path))?;
-    let run = host.trusted().open_dir(path)?;
+    let run = trusted.open_dir(path)?;
     set_mode(&run, RUN_DIR_MODE).with_context(|| write_context(path))?;
     Ok(RunDir::new(run.into(), path))
 }

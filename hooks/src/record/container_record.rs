@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -140,7 +140,7 @@ pub(crate) fn write(dir: &OwnedFd, record: &ContainerRecord) -> Result<()> {
 
 /// Reads the record of a container's directory; `None` if there is none.
 pub(crate) fn read(dir: impl AsFd) -> Result<Option<ContainerRecord>> {
-    read_bytes(dir)?.map(|bytes| parse(&bytes)).transpose()
+    read_bytes(dir, RECORD).context(READ_CONTEXT)?.map(|bytes| parse(&bytes)).transpose()
 }
 
 /// As [`read`], but a record that cannot be understood, perhaps from another version, counts as absent and adds a line to
@@ -149,7 +149,7 @@ pub(crate) fn read_known(
     dir: impl AsFd,
     warnings: &mut Vec<String>,
 ) -> Result<Option<ContainerRecord>> {
-    let Some(bytes) = read_bytes(dir)? else {
+    let Some(bytes) = read_bytes(dir, RECORD).context(READ_CONTEXT)? else {
         return Ok(None);
     };
     let record = parse(&bytes);
@@ -158,14 +158,16 @@ pub(crate) fn read_known(
 
 const READ_CONTEXT: &str = "reading the record of the container";
 
-fn read_bytes(dir: impl AsFd) -> Result<Option<Vec<u8>>> {
+/// Reads a record; `None` if there is none.
+pub(super) fn read_bytes(dir: impl AsFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match openat(dir, RECORD, flags, Mode::empty()) {
+    let file = match openat(dir, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        file => File::from(file.context(READ_CONTEXT)?),
+        file => File::from(file?),
     };
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).context(READ_CONTEXT)?;
+    // Most fit into one read.
+    let mut bytes = Vec::with_capacity(1024);
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
 }
 

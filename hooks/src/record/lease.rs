@@ -116,7 +116,7 @@ impl<'a> Reserver<'a> {
         request: &PoolRequest,
         choice: &Reservation,
     ) -> Result<Vec<DeviceId>> {
-        let mut leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
+        let mut leases = Leases::open(&open_run(self.host.trusted())?, self.processes.clone())?;
         leases.timeout = self.lock_timeout();
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let deadline = self.until();
@@ -209,7 +209,7 @@ impl<'a> Reserver<'a> {
 
     /// Cancels a reservation, since the container is not created.
     pub fn cancel(&self, reservation: &Reservation) {
-        if let Ok(run) = open_run(self.host) {
+        if let Ok(run) = open_run(self.host.trusted()) {
             cancel_in(&run, reservation);
         }
     }
@@ -273,7 +273,7 @@ impl Pools for Reserver<'_> {
             let devices = choose_without_leases(&request.devices, request.numa, &find_user)?;
             return Ok(Reservation { token, devices });
         }
-        let leases = Leases::open(&open_run(self.host)?, self.processes.clone())?;
+        let leases = Leases::open(&open_run(self.host.trusted())?, self.processes.clone())?;
         let members = MemberRequests::new(request, self.processes.root())?;
         let holder = Holder::new_reservation(token.clone(), None);
         let lease_request = members.lease_request(holder, self.entry_point);
@@ -296,7 +296,7 @@ impl Pools for Reserver<'_> {
         if !self.host.is_initial_namespace() {
             bail!("only root can start a container with a ticket");
         }
-        let run = open_run(self.host)?;
+        let run = open_run(self.host.trusted())?;
         let processes = Processes::default();
         let id_of_container = container.id.ok_or_else(no_id)?;
         let own = std::process::id();
@@ -436,7 +436,7 @@ pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>
             devices.join(", ")
         )));
     }
-    let run = open_run(host)?;
+    let run = open_run(host.trusted())?;
     let processes = Processes::default();
     let leases = Leases::open(&run, processes.clone())?;
     let process = processes.find(init)?.ok_or_else(|| ended_error(init))?;

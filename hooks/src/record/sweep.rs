@@ -77,7 +77,7 @@ fn list_others(run: &RunDir, except: Option<&ContainerId>) -> Vec<ContainerId> {
         .collect()
 }
 
-fn random_index() -> usize {
+pub(crate) fn random_index() -> usize {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
 }
@@ -271,7 +271,7 @@ fn list_remaining(dir: &OwnedFd) -> Vec<String> {
     names
 }
 
-fn list_entries(dir: impl AsFd) -> Vec<String> {
+pub(super) fn list_entries(dir: impl AsFd) -> Vec<String> {
     let mut names = Vec::new();
     // A directory that cannot be listed counts as empty.
     let _ = each_name(dir, &mut |name| {

@@ -309,8 +309,8 @@ def killed_generate(times=100):
 def killed_containers(bench, engine, door, times=8):
     """The engine's client killed while a container is made: nothing of ours stays once others have started.
 
-    podman removes such a container without its runtime, so what the wrapper remembers of it goes with a later start: every second one
-    looks at a few that are older than a minute (hooks/src/record/runtime_record.rs, SWEEP_AFTER). A container that the runtime still has keeps its
+    podman removes such a container without its runtime, so what the wrapper remembers of it goes with a later start: about every
+    second one looks at a few that are older than a minute (hooks/src/record/runtime_record.rs, SWEEP_AFTER). A container that the runtime still has keeps its
     record, so those that podman forgot are deleted first, as their administrator would. They hold what only one container may have, so none
     asks for that: leases.clients_killed does.
     """
@@ -356,7 +356,7 @@ def about_records(engine):
     lines = [str(run(*engine.binary, "ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.State}} {{.Status}}"))]
     for path in records():
         name = path.name.partition("@")[0]
-        says = os.readlink(path) if path.is_symlink() else "a directory"
+        says = path.read_text() if path.is_file() else "a directory"
         state = [str(found) for found in states(name)]
         lines.append(f"{path}: {says}, {time.time() - path.lstat().st_mtime:.0f} s old, state {state}")
     return "\n".join(lines)

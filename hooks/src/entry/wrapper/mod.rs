@@ -20,7 +20,6 @@ use onload_lease::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Error, Result, bail};
 use onload_sys::fs::trust::TrustError;
 use rustix::fs::stat;
-use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::config::config_file::OciConfigFile;
@@ -210,7 +209,7 @@ fn check_restore(invocation: &Invocation, runtime: &Path, host: &LocalHost) -> R
 /// Returns whether later processes of a restored container are checked: as before its checkpoint if
 /// there is a record, else according to the policy.
 fn was_exec_guarded(container: Option<ContainerKey<'_>>, host: &LocalHost) -> bool {
-    if let Some(stored) = container.and_then(|key| runtime_record::read(host.trusted(), key)) {
+    if let Some(Ok(Some(stored))) = container.map(|key| runtime_record::read(host.trusted(), key)) {
         return stored.record.is_guarded;
     }
     host.is_initial_namespace()
@@ -232,14 +231,13 @@ fn record_runtime(
         Some(container) if host.is_initial_namespace() => {
             runtime_record::write(host.trusted(), container, record)
         }
-        _ => Err(Errno::PERM),
+        _ => Err(Error::new("the engine is not rootful on the host")),
     };
     match written {
         Err(error) if edited.guards_exec => {
             config_edit::undo(edited);
-            let error = std::io::Error::from(error);
             bail!(
-                "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error}; root-with-onload = \"refuse\" needs that record"
+                "recording in {RUN_DIR} that later processes of the container must not have CAP_SETUID: {error:#}; root-with-onload = \"refuse\" needs that record"
             )
         }
         written => Ok(written.ok().flatten()),
@@ -259,8 +257,12 @@ fn find_runtime(
             sweep::remove_stale(run, Some(container.id));
         }
     }
-    let Some(stored) = container.and_then(|key| runtime_record::read(host.trusted(), key)) else {
-        return runtime_without_record(invocation, container, host);
+    let stored = match container.map(|key| runtime_record::read(host.trusted(), key)) {
+        Some(Ok(Some(stored))) => stored,
+        Some(Err(error)) => {
+            return runtime_without_record(invocation, container, host, Some(error));
+        }
+        _ => return runtime_without_record(invocation, container, host, None),
     };
     let record = &stored.record;
     if record.is_guarded
@@ -275,22 +277,29 @@ fn find_runtime(
     check_runtime(host, &record.runtime).or_else(|error| {
         let warning = format!("{error:#}, although it created the container");
         warn(invocation, host, warning);
-        runtime_without_record(invocation, container, host)
+        runtime_without_record(invocation, container, host, None)
     })
 }
 
 /// Returns the runtime if there is no record: the one that the configuration names, even if the
-/// file is broken, or else the one whose kind of state the container has.
+/// file is broken, or else the one whose kind of state the container has. If the record is
+/// unreadable, a default is not used: another runtime may have created the container.
 fn runtime_without_record(
     invocation: &Invocation,
     container: Option<ContainerKey<'_>>,
     host: &LocalHost,
+    unreadable: Option<Error>,
 ) -> Result<PathBuf> {
-    let configured = read_named_runtime(host).and_then(|named| resolve_runtime(host, &named));
+    let may_default = unreadable.is_none();
+    let configured = read_named_runtime(host).and_then(|named| match unreadable {
+        Some(error) if named.as_os_str().is_empty() => Err(error),
+        _ => resolve_runtime(host, &named),
+    });
     let Err(error) = configured else {
         return configured;
     };
     if let Some(named) = salvage_configured(host)
+        && (may_default || !named.as_os_str().is_empty())
         && let Ok(runtime) = resolve_runtime(host, &named)
     {
         return Ok(runtime);
