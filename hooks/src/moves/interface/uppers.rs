@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use onload_sys::error::{Context as _, Error, Result, bail};
@@ -12,7 +13,7 @@ use onload_sys::text::Quoted;
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::moves::netns::{self, IncompleteSearch, Netns, SearchDepth};
+use crate::moves::netns::{self, Netns, SearchDepth};
 
 /// Time limit for searching namespaces of other user namespaces during a move.
 pub(super) const SHORT: Duration = Duration::from_secs(2);
@@ -34,18 +35,8 @@ pub(super) fn visit_uppers(
     timeout: Duration,
     action: &mut dyn FnMut(&netns::FoundNetns, &[Link]) -> Result<()>,
 ) -> Result<Option<Error>> {
-    let mut unseen = None;
-    let looking =
-        || format!("interface {}: looking at other network namespaces", lower.display_name());
-    for namespace in netns::search_other_netns(base, depth, timeout) {
-        let namespace = match namespace {
-            Ok(namespace) => namespace,
-            Err(IncompleteSearch::Host(error)) => return Err(error).with_context(looking),
-            Err(IncompleteSearch::Others(error)) => {
-                unseen = Err::<(), _>(error).with_context(looking).err();
-                break;
-            }
-        };
+    let (mut unseen, mut failed) = (None, None);
+    let incomplete = netns::visit_other_netns(base, depth, timeout, &mut |namespace| {
         let uppers = list_uppers(base, lower, &namespace.netns).with_context(|| {
             format!(
                 "looking for interfaces that a container left in the network namespace of {}; stop \
@@ -54,15 +45,24 @@ pub(super) fn visit_uppers(
             )
         });
         match uppers {
-            Ok(uppers) => action(&namespace, &uppers)?,
+            Ok(uppers) => failed = action(&namespace, &uppers).err(),
             // A user who fills a namespace must neither prevent containers from starting nor hide the interfaces in the
             // next namespace.
             Err(error) => {
                 unseen.get_or_insert(error);
             }
         }
+        if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if let Some(error) = failed {
+        return Err(error);
     }
-    Ok(unseen)
+    let looking =
+        || format!("interface {}: looking at other network namespaces", lower.display_name());
+    match incomplete.with_context(looking)? {
+        Some(error) => Ok(Err::<(), _>(error).with_context(looking).err()),
+        None => Ok(unseen),
+    }
 }
 
 fn list_uppers(base: &Netns, lower: &Link, netns: &Netns) -> Result<Vec<Link>> {

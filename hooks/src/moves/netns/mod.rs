@@ -2,12 +2,9 @@
 //! The socket stays in the namespace in which it was opened (net_namespaces(7)).
 
 mod namespace;
-mod owner;
 mod search;
 #[cfg(test)]
 pub(crate) mod test_namespace;
 
 pub use namespace::Netns;
-pub(crate) use search::{
-    FoundNetns, IncompleteSearch, SearchDepth, find_by_cookie, find_netns, search_other_netns,
-};
+pub(crate) use search::{FoundNetns, SearchDepth, find_by_cookie, find_netns, visit_other_netns};

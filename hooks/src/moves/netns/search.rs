@@ -3,25 +3,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
+use onload_sys::netns;
 use onload_sys::processes::{list_descriptors, other_threads};
 use onload_sys::text::Quoted;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::namespace::{Inode, Netns, inode, open};
-use super::owner::{self, NetnsOwner};
 
 /// Directories in which engines and users keep namespaces as files (ip-netns(8), podman, containerd; docker).
 const NAMED_DIRS: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 const PROC: &str = "/proc";
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
+const OWN_USER_NAMESPACE: &str = "/proc/self/ns/user";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 /// Inode numbers of namespaces (fs/proc/generic.c, `PROC_DYNAMIC_FIRST`).
 const INODES: RangeInclusive<u64> = 0xF000_0000..=0xFFFF_FFFF;
@@ -45,8 +46,49 @@ pub(crate) struct FoundNetns {
 /// Returns the namespace with a cookie. Fails if the search timed out. `hint` is a file that may refer to it, and is
 /// tried after the files of engines.
 pub(crate) fn find_by_cookie(cookie: u64, hint: Option<&Path>) -> io::Result<Option<FoundNetns>> {
-    let mut search = NetnsSearch::new(hint, SearchDepth::Processes, [FINDING, FINDING]);
-    search.find_first(&|netns| netns.cookie() == cookie)
+    let depth = SearchDepth::Processes;
+    find_first(None, hint, depth, [FINDING, FINDING], &|netns| netns.cookie() == cookie)
+}
+
+/// Finds the namespace for which `is_it` is true, other than `host_netns`. Fails if the search timed out.
+pub(crate) fn find_netns(
+    host_netns: &Netns,
+    is_it: &dyn Fn(&Netns) -> bool,
+) -> io::Result<Option<FoundNetns>> {
+    find_first(Some(host_netns), None, SearchDepth::Descriptors, [HOST_TIMEOUT, HOLDER], is_it)
+}
+
+fn find_first(
+    except: Option<&Netns>,
+    hint: Option<&Path>,
+    depth: SearchDepth,
+    timeouts: [Duration; 2],
+    is_it: &dyn Fn(&Netns) -> bool,
+) -> io::Result<Option<FoundNetns>> {
+    let mut found = None;
+    let mut visit = |candidate: FoundNetns| {
+        if is_it(&candidate.netns) {
+            found = Some(candidate);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    };
+    let incomplete = NetnsSearch::new(except, depth, timeouts, &mut visit).run(hint)?;
+    incomplete.map_or(Ok(found), Err)
+}
+
+/// Calls `visit` once for each namespace except `host_netns`: the host's, then those in user namespaces of root, then all
+/// others, until it returns `Break`. `timeout` limits the search of all but the host's, counted from the start.
+///
+/// Fails if not all of the host's could be examined, since creating one requires privileges on the host. Returns why not
+/// all of other user namespaces were examined, where any user can create any number of them.
+pub(crate) fn visit_other_netns(
+    host_netns: &Netns,
+    depth: SearchDepth,
+    timeout: Duration,
+    visit: &mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
+) -> io::Result<Option<io::Error>> {
+    NetnsSearch::new(Some(host_netns), depth, [HOST_TIMEOUT, timeout], visit).run(None)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,54 +102,46 @@ pub(crate) enum SearchDepth {
     Descriptors,
 }
 
-/// The search ended before all namespaces were examined.
-#[derive(Debug)]
-pub(crate) enum IncompleteSearch {
-    /// Not all of the host's were examined. Creating one requires privileges on the host.
-    Host(io::Error),
-    /// All of the host's were examined, but not all of other user namespaces, where any user can create any number of
-    /// them.
-    Others(io::Error),
+/// The owner of a network namespace, ordered by the privileges needed to create one: it belongs to a user namespace, which
+/// belongs to the user who created it (ioctl_nsfs(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum NetnsOwner {
+    /// This process's user namespace, in which creating one requires a capability. Also used if the owner is unknown.
+    Host,
+    /// A user namespace of user 0 other than this process's. Any process of that user can create one, also in a
+    /// container.
+    Root,
+    Other,
 }
 
-/// Returns each namespace except `host_netns` once: the host's, then those in user namespaces of root, then all others.
-/// Ends with an error if it takes too long. `timeout` limits the search of all but the host's, counted from the start.
-pub(crate) fn search_other_netns(
-    host_netns: &Netns,
-    depth: SearchDepth,
-    timeout: Duration,
-) -> NetnsSearch {
-    let mut search = NetnsSearch::new(None, depth, [HOST_TIMEOUT, timeout]);
-    search.visits.extend(inode(host_netns.fd()).map(|inode| (inode, Visit::Done)));
-    search
+fn find_owner(namespace: &File) -> NetnsOwner {
+    let Some(users) = netns::user_namespace(namespace.as_fd()) else {
+        return NetnsOwner::Host;
+    };
+    let own = open(Path::new(OWN_USER_NAMESPACE)).and_then(inode);
+    let is_another = matches!((own, inode(&users)), (Ok(own), Ok(its)) if own != its);
+    match netns::owner_uid(users.as_fd()) {
+        Some(0) if is_another => NetnsOwner::Root,
+        Some(_) if is_another => NetnsOwner::Other,
+        _ => NetnsOwner::Host,
+    }
 }
 
-fn timeout_error(timeout: Duration, position: &str) -> io::Error {
-    let seconds = timeout.as_secs();
-    io::Error::other(format!("not done within {seconds} seconds{position}"))
+/// Why a search ended early.
+enum End {
+    Stopped,
+    Failed(io::Error),
 }
 
-/// Finds the namespace for which `is_it` is true, other than `host_netns`. Fails if the search timed out.
-pub(crate) fn find_netns(
-    host_netns: &Netns,
-    is_it: &dyn Fn(&Netns) -> bool,
-) -> io::Result<Option<FoundNetns>> {
-    search_other_netns(host_netns, SearchDepth::Descriptors, HOLDER).find_first(is_it)
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Failed(error)
+    }
 }
 
-type PathIter = Box<dyn Iterator<Item = io::Result<PathBuf>>>;
-
-/// The state of one namespace in the search.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Visit {
-    Done,
-    /// To be examined with the others of the same owner.
-    Later(NetnsOwner),
-}
-
-/// Iterates over all namespaces that have a path somewhere, each of them once.
-pub(crate) struct NetnsSearch {
-    paths: PathIter,
+/// Visits all namespaces that have a path somewhere, each of them once.
+struct NetnsSearch<'v> {
+    visit: &'v mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
     depth: SearchDepth,
     started: Instant,
     /// Time limits for the host's namespaces and for the others.
@@ -115,129 +149,112 @@ pub(crate) struct NetnsSearch {
     turn: NetnsOwner,
     /// All paths of namespaces to be examined later, since any path may vanish by then.
     later: BTreeMap<NetnsOwner, Vec<PathBuf>>,
-    has_ended: bool,
-    /// The kernel may reuse a number for a namespace that is created during the search. It is then skipped, which does no
-    /// harm: the search is for older ones.
-    visits: BTreeMap<Inode, Visit>,
+    /// The owners of namespaces to be examined later, and `None` for those that have been examined. The kernel may reuse
+    /// a number for a namespace that is created during the search. It is then skipped, which does no harm: the search is
+    /// for older ones.
+    seen: BTreeMap<Inode, Option<NetnsOwner>>,
 }
 
-impl NetnsSearch {
-    fn new(hint: Option<&Path>, depth: SearchDepth, timeouts: [Duration; 2]) -> Self {
-        let named_netns = NAMED_DIRS.into_iter().flat_map(|dir| entries(Path::new(dir)));
-        let hint = hint.map(|path| Ok(path.to_owned())).into_iter();
-        let processes = list_processes().map(|dir| Ok(dir?.join("ns/net")));
+impl<'v> NetnsSearch<'v> {
+    fn new(
+        except: Option<&Netns>,
+        depth: SearchDepth,
+        timeouts: [Duration; 2],
+        visit: &'v mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
+    ) -> Self {
+        let excepted = except.and_then(|netns| inode(netns.fd()).ok());
         NetnsSearch {
-            paths: Box::new(named_netns.chain(hint).chain(processes)),
+            visit,
             depth,
             started: Instant::now(),
             timeouts,
             turn: NetnsOwner::Host,
             later: BTreeMap::new(),
-            has_ended: false,
-            visits: BTreeMap::new(),
+            seen: excepted.into_iter().map(|inode| (inode, None)).collect(),
         }
     }
 
-    fn find_first(&mut self, is_it: &dyn Fn(&Netns) -> bool) -> io::Result<Option<FoundNetns>> {
-        for found in self {
-            match found {
-                Ok(found) if is_it(&found.netns) => return Ok(Some(found)),
-                Ok(_) => {}
-                Err(IncompleteSearch::Host(error) | IncompleteSearch::Others(error)) => {
-                    return Err(error);
-                }
+    /// See [`visit_other_netns`] for the result.
+    fn run(mut self, hint: Option<&Path>) -> io::Result<Option<io::Error>> {
+        match self.visit_all(hint) {
+            Ok(()) | Err(End::Stopped) => Ok(None),
+            Err(End::Failed(error)) if self.turn == NetnsOwner::Host => Err(error),
+            Err(End::Failed(error)) => Ok(Some(error)),
+        }
+    }
+
+    fn visit_all(&mut self, hint: Option<&Path>) -> Result<(), End> {
+        for dir in NAMED_DIRS {
+            for path in entries(Path::new(dir))? {
+                self.visit_path(&path)?;
             }
         }
-        Ok(None)
-    }
-
-    fn next_path(&mut self) -> Option<io::Result<PathBuf>> {
-        loop {
-            if let Some(path) = self.paths.next() {
-                return Some(path);
-            }
-            self.turn = match (self.turn, self.depth) {
-                (NetnsOwner::Host, _) => NetnsOwner::Root,
-                (NetnsOwner::Root, SearchDepth::Processes | SearchDepth::Descriptors) => {
-                    NetnsOwner::Other
-                }
-                _ => return None,
-            };
-            let later = self.later.remove(&self.turn).unwrap_or_default().into_iter().map(Ok);
-            self.paths = match (self.turn, self.depth) {
-                (NetnsOwner::Other, SearchDepth::Descriptors) => {
-                    // Collected at once, so that the time for examining each does not count as time for descriptors.
-                    Box::new(later.chain(find_descriptors(DESCRIPTORS)))
-                }
-                _ => Box::new(later),
-            };
+        if let Some(path) = hint {
+            self.visit_path(path)?;
         }
+        for process in list_processes()? {
+            self.visit_path(&process.join("ns/net"))?;
+        }
+        for turn in [NetnsOwner::Root, NetnsOwner::Other] {
+            if turn == NetnsOwner::Other && self.depth == SearchDepth::Root {
+                return Ok(());
+            }
+            self.turn = turn;
+            for path in self.later.remove(&turn).unwrap_or_default() {
+                self.visit_path(&path)?;
+            }
+        }
+        if self.depth == SearchDepth::Descriptors {
+            // Collected at once, so that the time for examining each does not count as time for descriptors.
+            let mut paths = Vec::new();
+            let end = collect_descriptors(DESCRIPTORS, &mut paths);
+            for path in paths {
+                self.visit_path(&path)?;
+            }
+            end?;
+        }
+        Ok(())
     }
 
-    fn open_netns(&mut self, path: &Path) -> io::Result<Option<FoundNetns>> {
-        let Some(file) = self.open_next(path)? else {
-            return Ok(None);
-        };
-        self.check_time(path)?;
-        let netns = if_present(Netns::from_file(file))?;
-        Ok(netns.map(|netns| FoundNetns { netns, keeper: describe_source(path) }))
-    }
-
-    fn open_next(&mut self, path: &Path) -> io::Result<Option<File>> {
+    fn visit_path(&mut self, path: &Path) -> Result<(), End> {
         let Some(file) = if_present(open_candidate(path))? else {
-            return Ok(None);
+            return Ok(());
         };
         let inode_number = inode(&file)?;
-        let owner = match self.visits.get(&inode_number) {
-            Some(Visit::Done) => return Ok(None),
-            Some(Visit::Later(owner)) => *owner,
-            None => owner::find_owner(&file),
+        let owner = match self.seen.get(&inode_number) {
+            Some(None) => return Ok(()),
+            Some(Some(owner)) => *owner,
+            None => find_owner(&file),
         };
         if owner > self.turn {
-            self.visits.insert(inode_number, Visit::Later(owner));
+            self.seen.insert(inode_number, Some(owner));
             self.later.entry(owner).or_default().push(path.to_owned());
-            return Ok(None);
+            return Ok(());
         }
-        self.visits.insert(inode_number, Visit::Done);
-        Ok(Some(file))
+        self.seen.insert(inode_number, None);
+        self.check_time(path)?;
+        if let Some(netns) = if_present(Netns::from_file(file))?
+            && (self.visit)(FoundNetns { netns, keeper: describe_source(path) }).is_break()
+        {
+            return Err(End::Stopped);
+        }
+        Ok(())
     }
 
     fn check_time(&self, path: &Path) -> io::Result<()> {
         let [of_host, of_others] = self.timeouts;
-        let timeout = match self.turn {
-            NetnsOwner::Host => of_host,
-            NetnsOwner::Root | NetnsOwner::Other => of_others,
-        };
+        let timeout = if self.turn == NetnsOwner::Host { of_host } else { of_others };
         if self.started.elapsed() < timeout {
             return Ok(());
         }
-        let position =
-            format!("; it was at the network namespace that {} keeps", describe_source(path));
-        Err(timeout_error(timeout, &position))
-    }
-
-    fn fail(&mut self, error: io::Error) -> IncompleteSearch {
-        self.has_ended = true;
-        match self.turn {
-            NetnsOwner::Host => IncompleteSearch::Host(error),
-            NetnsOwner::Root | NetnsOwner::Other => IncompleteSearch::Others(error),
-        }
+        let keeper = describe_source(path);
+        Err(timeout_error(timeout, &format!("the network namespace that {keeper} keeps")))
     }
 }
 
-impl Iterator for NetnsSearch {
-    type Item = Result<FoundNetns, IncompleteSearch>;
-
-    fn next(&mut self) -> Option<Result<FoundNetns, IncompleteSearch>> {
-        while !self.has_ended {
-            match self.next_path()?.and_then(|path| self.open_netns(&path)) {
-                Ok(Some(found)) => return Some(Ok(found)),
-                Ok(None) => {}
-                Err(error) => return Some(Err(self.fail(error))),
-            }
-        }
-        None
-    }
+fn timeout_error(timeout: Duration, position: &str) -> io::Error {
+    let seconds = timeout.as_secs();
+    io::Error::other(format!("not done within {seconds} seconds; it was at {position}"))
 }
 
 /// Turns errors into `None`, since a process may have exited or a file be no namespace. Fails only if there may be a
@@ -254,44 +271,37 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn list_processes() -> impl Iterator<Item = io::Result<PathBuf>> {
-    iter::once_with(|| entries(Path::new(PROC)))
-        .flatten()
-        .filter(|path| path.as_ref().map_or(true, |path| is_process_dir(path)))
+/// Lists the directories of all processes.
+fn list_processes() -> io::Result<Vec<PathBuf>> {
+    let mut paths = entries(Path::new(PROC))?;
+    paths.retain(|path| {
+        path.file_name().unwrap_or_default().as_bytes().iter().all(u8::is_ascii_digit)
+    });
+    Ok(paths)
 }
 
-fn is_process_dir(path: &Path) -> bool {
-    path.file_name().unwrap_or_default().as_bytes().iter().all(u8::is_ascii_digit)
-}
-
-/// Lists the network namespaces of threads, each once, and the descriptors of network namespaces. The last item is an
-/// error if this timed out: any process may have very many descriptors.
-fn find_descriptors(timeout: Duration) -> Vec<io::Result<PathBuf>> {
-    let until = Instant::now() + timeout;
-    let (mut paths, mut names) = (Vec::new(), BTreeSet::new());
-    let mut search = || {
-        for process in list_processes() {
-            for path in process_namespaces(&process?) {
-                if Instant::now() >= until {
-                    let position =
-                        format!("; it was at the descriptors of {}", describe_source(&path));
-                    return Err(timeout_error(timeout, &position));
-                }
-                let is_one = if path.ends_with("ns/net") {
-                    fs::read_link(&path).is_ok_and(|name| names.insert(name))
-                } else {
-                    may_be_netns(&path)?
-                };
-                if is_one {
-                    paths.push(Ok(path));
-                }
+/// Adds the network namespaces of threads, each once, and the descriptors of network namespaces. Fails if this timed out:
+/// any process may have very many descriptors.
+fn collect_descriptors(timeout: Duration, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut names = BTreeSet::new();
+    for process in list_processes()? {
+        for path in process_namespaces(&process) {
+            if Instant::now() >= deadline {
+                let keeper = describe_source(&path);
+                return Err(timeout_error(timeout, &format!("the descriptors of {keeper}")));
+            }
+            let is_one = if path.ends_with("ns/net") {
+                fs::read_link(&path).is_ok_and(|name| names.insert(name))
+            } else {
+                may_be_netns(&path)?
+            };
+            if is_one {
+                paths.push(path);
             }
         }
-        Ok(())
-    };
-    let end = search();
-    paths.extend(end.err().map(Err));
-    paths
+    }
+    Ok(())
 }
 
 /// Lists the namespaces of a process's threads, each of which may be in another one (unshare(2)), and its descriptors.
@@ -338,14 +348,12 @@ fn file_system_id(dir: impl AsFd, path: &str) -> io::Result<(u32, u32)> {
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
-fn entries(dir: &Path) -> Vec<io::Result<PathBuf>> {
-    let entries = match if_present(fs::read_dir(dir)) {
-        Ok(entries) => entries.into_iter().flatten(),
-        Err(error) => return vec![Err(error)],
-    };
+/// Lists the paths in a directory, sorted. A directory that does not exist has none.
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = if_present(fs::read_dir(dir))?.into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort_unstable();
-    paths.into_iter().map(Ok).collect()
+    Ok(paths)
 }
 
 /// Describes a path as a process with its PID and program, or as a file.
@@ -458,16 +466,12 @@ mod tests {
         let child = Child::of_root();
         let (own, here) = (netns(&child), Netns::open_own().unwrap());
         let cookies = |depth, timeout| {
-            let mut end = None;
-            let found = search_other_netns(&here, depth, timeout).filter_map(|found| match found {
-                Ok(found) => Some(found.netns.cookie()),
-                Err(unseen) => {
-                    end = Some(unseen);
-                    None
-                }
+            let mut found: Vec<u64> = Vec::new();
+            let incomplete = visit_other_netns(&here, depth, timeout, &mut |one| {
+                found.push(one.netns.cookie());
+                ControlFlow::Continue(())
             });
-            let found: Vec<u64> = found.collect();
-            (found, end)
+            (found, incomplete.unwrap())
         };
         let (of_others, of_root) = (strangers.cookies(), rootlings.cookies());
         let (all, end) = cookies(SearchDepth::Processes, Duration::from_secs(60));
@@ -486,10 +490,7 @@ mod tests {
             let (some, end) = cookies(depth, Duration::ZERO);
             assert!(some.contains(&own.cookie()));
             assert!(of_root.iter().all(|root_s| !some.contains(root_s)));
-            let Some(IncompleteSearch::Others(late)) = end else {
-                panic!("{end:?}");
-            };
-            let late = late.to_string();
+            let late = end.unwrap().to_string();
             let begin = "not done within 0 seconds; it was at the network namespace that process ";
             assert!(late.starts_with(begin), "{late}");
         }
@@ -505,9 +506,10 @@ mod tests {
         let found = find_by_cookie(own.cookie(), None).unwrap();
         assert!(found.is_some());
         assert!(find_by_cookie(u64::MAX, None).unwrap().is_none());
-        let mut late = NetnsSearch::new(None, SearchDepth::Processes, [Duration::ZERO; 2]);
-        assert!(matches!(late.next(), Some(Err(IncompleteSearch::Host(_)))));
-        assert!(late.next().is_none());
+        let mut never = |_: FoundNetns| unreachable!();
+        let timeouts = [Duration::ZERO; 2];
+        let late = NetnsSearch::new(None, SearchDepth::Processes, timeouts, &mut never);
+        assert!(late.run(None).is_err());
     }
 
     /// Who keeps a namespace that its own process is gone from.
@@ -597,11 +599,10 @@ mod tests {
 
     #[test]
     fn descriptors_that_there_is_no_time_for_are_an_error_and_not_left_out() {
-        let late = find_descriptors(Duration::ZERO);
-        let [Err(error)] = late.as_slice() else {
-            panic!("{late:?}");
-        };
-        let message = error.to_string();
+        let mut paths = Vec::new();
+        let end = collect_descriptors(Duration::ZERO, &mut paths);
+        assert!(paths.is_empty());
+        let message = end.unwrap_err().to_string();
         let begin = "not done within 0 seconds; it was at the descriptors of process ";
         assert!(message.starts_with(begin), "{message}");
     }
