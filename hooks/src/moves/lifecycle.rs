@@ -36,6 +36,7 @@ use super::netns::{self, Netns};
 use crate::config::config_file;
 use crate::record::container_dir::open_run;
 use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
+use crate::record::sweep::random_index;
 
 /// Limit for waiting, at a container's start or end, for a device whose namespace has ended: the kernel returns it with
 /// a delay.
@@ -703,7 +704,9 @@ pub(super) fn restore<K: MoveOps>(
         .collect();
     devices.sort_unstable();
     devices.dedup();
-    let start = random_start(devices.len());
+    // Begins at a random device: restoring one may take long, and if this process is stopped before the last one, the next
+    // run begins elsewhere.
+    let start = random_index().checked_rem(devices.len()).unwrap_or(0);
     devices.rotate_left(start);
     let mut restored = Vec::new();
     for device in devices {
@@ -719,25 +722,4 @@ pub(super) fn restore<K: MoveOps>(
     }
     restored.sort_unstable_by(|one, other| one.device.cmp(&other.device));
     Ok(restored)
-}
-
-/// Returns the index of the device to begin with. It is random: restoring a device may take long, and if this process is
-/// stopped before the last one, the next run begins elsewhere.
-fn random_start(count: usize) -> usize {
-    let mut bytes = [0; size_of::<usize>()];
-    // Without random bytes it is 0.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    usize::from_ne_bytes(bytes).checked_rem(count).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_look_may_begin_at_each_device() {
-        assert_eq!((random_start(0), random_start(1)), (0, 0));
-        let begun: BTreeSet<usize> = (0..1000).map(|_| random_start(5)).collect();
-        assert_eq!(begun.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    }
 }
