@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use onload_hooks::entry::hook;
-use onload_hooks::moves::{self, RdmaOps, RestoreResult, StandIns};
+use onload_hooks::moves::stand_ins::{install_functions, install_interfaces, install_rdma};
+use onload_hooks::moves::{self, RestoreResult};
 use onload_lease::Leases;
 use onload_lease::run_dir::{RUN_DIR, RunDir};
 use onload_sys::pci::PciAddress;
@@ -33,27 +34,26 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let list = list.to_str().ok_or("stand-ins are text")?.split(',');
     let (functions, list): (Vec<&str>, Vec<&str>) = list.partition(|one| one.starts_with("vf="));
     let directory = functions.first().and_then(|one| one.strip_prefix("vf="));
-    let mut stand_ins = StandIns::default();
     if let Some(directory) = directory {
-        stand_ins.interfaces.vf_access.stand_ins = Some(Rc::new(vf::Files(directory.into())));
+        install_functions(Rc::new(vf::Files(directory.into())));
     }
     let list = list.into_iter();
     match kind.to_str() {
         Some("netdev") => {
-            stand_ins.interfaces.stand_ins = list.map(interface).collect::<Result<_, _>>()?;
+            install_interfaces(list.map(interface).collect::<Result<_, _>>()?);
         }
         Some("rdma") => {
             let pairs = list.map(rdma_device).collect::<Result<_, _>>()?;
-            stand_ins.rdma = RdmaOps(Rc::new(rdma::Pairs(pairs)));
+            install_rdma(Rc::new(rdma::Pairs(pairs)));
         }
         Some("vfio") => {}
         _ => return Err(USAGE.into()),
     }
     if rest == ["restore"] {
-        return restore(&stand_ins);
+        return restore();
     }
     let words: Vec<OsString> = [vec!["onload-hook".into()], rest.to_vec()].concat();
-    let status = hook::run(&words, &stand_ins);
+    let status = hook::main(&words);
     Ok(ExitCode::from(u8::try_from(status)?))
 }
 
@@ -75,14 +75,14 @@ fn rdma_device(text: &str) -> Result<rdma::Pair, Box<dyn Error>> {
     })
 }
 
-fn restore(stand_ins: &StandIns) -> Result<ExitCode, Box<dyn Error>> {
+fn restore() -> Result<ExitCode, Box<dyn Error>> {
     let Some(run) = RunDir::find(Path::new(RUN_DIR))? else {
         return Ok(ExitCode::SUCCESS);
     };
     let Some(leases) = Leases::find(&run, Processes::default())? else {
         return Ok(ExitCode::SUCCESS);
     };
-    Ok(exit_code(moves::restore(&leases, stand_ins)?))
+    Ok(exit_code(moves::restore(&leases)?))
 }
 
 fn exit_code(restored: Vec<RestoreResult>) -> ExitCode {

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use onload_hooks::moves::{Netns, NetnsRdmaDevice, RdmaAccess};
+use onload_hooks::moves::stand_ins::RdmaAccess;
+use onload_hooks::moves::{Netns, NetnsRdmaDevice};
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::Result;
 use onload_sys::netlink::link::{self, Link, LinkChange};

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use onload_hooks::moves::VfStandIns;
+use onload_hooks::moves::stand_ins::VfStandIns;
 use onload_sys::bail;
 use onload_sys::error::{Context as _, Result};
 use onload_sys::netlink::vf::{VfChange, VfSettings};

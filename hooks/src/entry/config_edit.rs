@@ -18,7 +18,7 @@ use crate::decide::report::ContainerReport;
 use crate::decide::root_access;
 use crate::decide::subject::ContainerRef;
 use crate::image::preload::MERGED;
-use crate::moves::{self, StandIns};
+use crate::moves;
 use crate::record::container_dir::ContainerDir;
 use crate::record::creator::CreatorStage;
 use crate::record::lease::{self, Reserver};
@@ -68,10 +68,8 @@ fn decide_and_reserve(
     stage: CreatorStage,
     host: &LocalHost,
 ) -> Result<FilterOutcome> {
-    let none = StandIns::default();
-    let fetch = moves::fetch(&none);
     let mut reserver = reserver;
-    reserver.fetch = Some(&fetch);
+    reserver.fetch = Some(&moves::fetch);
     let (mut outcome, reservation) = reserver.decide_and_reserve(
         |pools| filter::apply_request(input, container, host, pools),
         |outcome| outcome.choice.take(),

@@ -23,7 +23,7 @@ use crate::config::state::OciState;
 use crate::decide::host_view::LocalHost;
 use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
-use crate::moves::{self, StandIns};
+use crate::moves;
 use crate::record::init;
 use crate::record::lease::ContainerInit;
 
@@ -46,7 +46,6 @@ pub(crate) fn run(
     state: &OciState,
     sysfs: &Sysfs,
     config: &Path,
-    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     if !arguments.expect.is_empty() {
         let path = state.bundle.join("config.json");
@@ -56,14 +55,13 @@ pub(crate) fn run(
     }
     let (rest, moving) = moves::split(arguments);
     if rest.lease.is_empty() && rest.netdev.is_empty() {
-        return apply_arguments(arguments, &moving, state, config, stand_ins);
+        return apply_arguments(arguments, &moving, state, config);
     }
     let init = state.pid.ok_or_else(init::no_pid_error)?;
     let host = LocalHost::with_config(config)?;
     let container = ContainerInit { id: &state.id, bundle: &state.bundle, init, host: &host };
-    let acquired =
-        moves::acquire(slice::from_ref(&rest), &[], container, "createRuntime", stand_ins)?;
-    match apply_arguments(arguments, &moving, state, config, stand_ins) {
+    let acquired = moves::acquire(slice::from_ref(&rest), &[], container, "createRuntime")?;
+    match apply_arguments(arguments, &moving, state, config) {
         Ok(warnings) => Ok([warnings, acquired.finish()].concat()),
         Err(failed) => Err(acquired.withdraw(failed)),
     }
@@ -75,7 +73,6 @@ fn apply_arguments(
     moving: &HookArguments,
     state: &OciState,
     config: &Path,
-    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     if !moving.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
@@ -84,11 +81,11 @@ fn apply_arguments(
         warnings.extend(if moving.rdma_netns.is_empty() {
             live::mount_libraries(state, libraries, &host)?
         } else {
-            live::move_rdma(state, moving, libraries, &host, stand_ins)?
+            live::move_rdma(state, moving, libraries, &host)?
         });
     }
     if !arguments.take.is_empty() {
-        warnings.extend(live::inject_members(state, &arguments.take, config, stand_ins)?.warnings);
+        warnings.extend(live::inject_members(state, &arguments.take, config)?.warnings);
     }
     // Last, so that a container that is rejected keeps its limits.
     if let Some(memlock) = arguments.memlock {

@@ -24,7 +24,7 @@ use crate::decide::subject::ContainerRef;
 use crate::decide::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
-use crate::moves::{self, ExitedContainer, StandIns};
+use crate::moves::{self, ExitedContainer};
 use crate::record::{lease, sweep};
 
 fn usage() -> String {
@@ -58,12 +58,6 @@ enum HookCommand {
 /// Runs the hook and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
-    run(args, &StandIns::default())
-}
-
-/// Like [`main`], but accesses devices that move through `stand_ins`.
-#[must_use]
-pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
     let (config, command) = match parse(args.get(1..).unwrap_or_default()) {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -71,7 +65,7 @@ pub fn run(args: &[OsString], stand_ins: &StandIns) -> i32 {
             return USAGE;
         }
     };
-    match dispatch(&command, &config, stand_ins) {
+    match dispatch(&command, &config) {
         Ok(()) => SUCCESS,
         Err(error) => {
             fail(&config, "", &error);
@@ -125,14 +119,12 @@ fn parse_command(word: &OsStr, args: &[OsString]) -> Result<HookCommand> {
 }
 
 /// Runs a command. Its errors begin with the stage, and with the container if it is known.
-fn dispatch(command: &HookCommand, config: &Path, stand_ins: &StandIns) -> Result<()> {
+fn dispatch(command: &HookCommand, config: &Path) -> Result<()> {
     let print = |text: &str| writeln!(io::stdout(), "{text}").context("writing standard output");
     match command {
-        HookCommand::CreateRuntime { stage, args } => {
-            create_runtime(stage, args, config, stand_ins)
-        }
-        HookCommand::Poststop { args } => run_poststop(args, config, stand_ins),
-        HookCommand::Precreate => run_precreate(config, stand_ins),
+        HookCommand::CreateRuntime { stage, args } => create_runtime(stage, args, config),
+        HookCommand::Poststop { args } => run_poststop(args, config),
+        HookCommand::Precreate => run_precreate(config),
         HookCommand::Reapply(id) => {
             let subject = format_subject("reapply", id);
             let warnings = reapply::run(id, config).context(&subject)?;
@@ -158,15 +150,10 @@ fn dispatch(command: &HookCommand, config: &Path, stand_ins: &StandIns) -> Resul
     }
 }
 
-fn create_runtime(
-    stage: &str,
-    args: &[OsString],
-    config: &Path,
-    stand_ins: &StandIns,
-) -> Result<()> {
+fn create_runtime(stage: &str, args: &[OsString], config: &Path) -> Result<()> {
     let arguments = HookArguments::parse(args).context(stage)?;
     if arguments.is_empty() {
-        return run_by_annotation(stage, config, stand_ins);
+        return run_by_annotation(stage, config);
     }
     let mut state = OciState::read(BufReader::new(io::stdin().lock()), true).context(stage)?;
     let subject = format_subject(stage, &state.id);
@@ -175,14 +162,14 @@ fn create_runtime(
     if arguments != only_memlock {
         caller::restore_bundle(&mut state).context(&subject)?;
     }
-    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config, stand_ins);
+    let warnings = create_runtime::run(&arguments, &state, &Sysfs::default(), config);
     warn(&subject, warnings.context(&subject)?, config);
     Ok(())
 }
 
 /// Runs for a container that is already running. The state contains its annotations too, so a state
 /// without onload.dev annotations means there is nothing to do.
-fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result<()> {
+fn run_by_annotation(stage: &str, config: &Path) -> Result<()> {
     let stdin = io::stdin().lock();
     let scan_result = scan::read(stdin, 0, ScanScope::Annotations, &mut |_, _| Ok(()))
         .context("reading standard input")
@@ -195,17 +182,17 @@ fn run_by_annotation(stage: &str, config: &Path, stand_ins: &StandIns) -> Result
     }
     let mut state = OciState::read(&scan_result.kept[..], true).context(stage)?;
     if state.is_stopped {
-        return clean_up(&state, config, stand_ins);
+        return clean_up(&state, config);
     }
     let subject = format_subject(stage, &state.id);
     caller::restore_bundle(&mut state).context(&subject)?;
-    let report = live::inject(&state, config, stand_ins).context(&subject)?;
+    let report = live::inject(&state, config).context(&subject)?;
     report_all(&subject, &report, print_message);
     Ok(())
 }
 
 /// Runs for `podman --hooks-dir`: config.json in, config.json out. podman runs it in the bundle.
-fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
+fn run_precreate(config: &Path) -> Result<()> {
     let bundle = std::env::current_dir().unwrap_or_default();
     let id = podman_container_id(&bundle);
     let subject = match &id {
@@ -216,29 +203,29 @@ fn run_precreate(config: &Path, stand_ins: &StandIns) -> Result<()> {
     let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
     match config_edit::edit_stream(stdin, &mut stdout, container, config).context(&subject)? {
         StreamResult::Config(report) => report_all(&subject, &report, print_message),
-        StreamResult::State(state) => return clean_up(&state, config, stand_ins),
+        StreamResult::State(state) => return clean_up(&state, config),
     }
     Ok(())
 }
 
 /// Without arguments, removes what was created for a container's annotations. With the arguments of
 /// a specification, releases the leases of these arguments.
-fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Result<()> {
+fn run_poststop(args: &[OsString], config: &Path) -> Result<()> {
     let stage = "poststop";
     let arguments = HookArguments::parse(args).context(stage)?;
     let state = OciState::read(BufReader::new(io::stdin().lock()), false).context(stage)?;
     if arguments.is_empty() || !arguments.take.is_empty() {
-        return clean_up(&state, config, stand_ins);
+        return clean_up(&state, config);
     }
     let (token, id) = (arguments.token.as_ref(), &state.id);
     let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
     // A step that fails does not prevent the others.
     let released = lease::release(&arguments.lease, token, id, &state.bundle);
-    let returned = moves::release_devices(&arguments.lease, &exited, stand_ins);
+    let returned = moves::release_devices(&arguments.lease, &exited);
     let cleaned = if !arguments.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         // The record is removed together with the nodes. Only it contains the members of pools that another hook
         // of the container leased.
-        clean_up(&state, config, stand_ins)
+        clean_up(&state, config)
     } else {
         Ok(())
     };
@@ -248,12 +235,12 @@ fn run_poststop(args: &[OsString], config: &Path, stand_ins: &StandIns) -> Resul
 }
 
 /// Releases the devices that the record of a container names, and removes what was created for it.
-fn clean_up(state: &OciState, config: &Path, stand_ins: &StandIns) -> Result<()> {
+fn clean_up(state: &OciState, config: &Path) -> Result<()> {
     let subject = format_subject("poststop", &state.id);
     let (leased, bundle) =
         sweep::recorded_leases(Path::new(RUN_DIR), &state.id).unwrap_or_default();
     let exited = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
-    let returned = moves::release_devices(&leased, &exited, stand_ins);
+    let returned = moves::release_devices(&leased, &exited);
     // A failure is harmless: the next container that requests a device detects that its holder has ended.
     let _ = lease::release(&leased, None, &state.id, &bundle);
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id).context(&subject)?;

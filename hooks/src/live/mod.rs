@@ -35,7 +35,7 @@ use crate::config::state::OciState;
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::report::ContainerReport;
 use crate::decide::subject::{ContainerRef, DecisionSubject};
-use crate::moves::{self, StandIns};
+use crate::moves;
 use crate::record::container_dir::ContainerDir;
 use crate::record::container_record::{self, LiveInjection};
 use crate::record::creator::CreatorStage;
@@ -48,11 +48,7 @@ use onload_sys::fs::container_root::ContainerRoot;
 use plan::{InjectionPlan, Requester};
 
 /// Gives a container what its annotations request and its configuration does not contain.
-pub(crate) fn inject(
-    state: &OciState,
-    config_path: &Path,
-    stand_ins: &StandIns,
-) -> Result<ContainerReport> {
+pub(crate) fn inject(state: &OciState, config_path: &Path) -> Result<ContainerReport> {
     let file = OciConfigFile::open(&state.bundle, None)?;
     let input = DecisionInput::read(file.scan(ScanScope::Annotations)?)?;
     let Some(DecisionInput { config, request, .. }) = input else {
@@ -60,7 +56,7 @@ pub(crate) fn inject(
     };
     let host = LocalHost::with_config(config_path)?;
     let requester = Requester::Annotations;
-    inject_request(state, &config, &request, &requester, &host, stand_ins)
+    inject_request(state, &config, &request, &requester, &host)
 }
 
 /// Gives a container members of the pools that a specification's device refers to.
@@ -68,13 +64,12 @@ pub(crate) fn inject_members(
     state: &OciState,
     takes: &[TakeArgument],
     config_path: &Path,
-    stand_ins: &StandIns,
 ) -> Result<ContainerReport> {
     let config = read_config(&state.bundle)?;
     let host = LocalHost::with_config(config_path)?;
     let requester = Requester::Takes(takes.to_vec());
     let request = Requester::request(takes);
-    inject_request(state, &config, &request, &requester, &host, stand_ins)
+    inject_request(state, &config, &request, &requester, &host)
 }
 
 fn inject_request(
@@ -83,7 +78,6 @@ fn inject_request(
     request: &Request,
     requester: &Requester,
     host: &LocalHost,
-    stand_ins: &StandIns,
 ) -> Result<ContainerReport> {
     // Without the mounts of the container's configuration, as this process sees the root. If it cannot
     // be opened, it is refused later, with its reason.
@@ -105,9 +99,8 @@ fn inject_request(
     if requester.is_served_by(before.as_ref()) {
         return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
-    let fetch = moves::fetch(stand_ins);
     let mut reserver = Reserver::creating(host, "onload-hook");
-    reserver.fetch = Some(&fetch);
+    reserver.fetch = Some(&moves::fetch);
     let (mut plan, reservation) = reserver.decide_and_reserve(
         |pools| plan::decide(subject, requester, &state.id, host, pools),
         |plan| plan.choice.take(),
@@ -125,7 +118,7 @@ fn inject_request(
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
             report.reasons.extend(plan.reasons());
-            inject_plan(state, config, plan, before, host, stand_ins)
+            inject_plan(state, config, plan, before, host)
         });
     if let (Err(_), Some(reservation)) = (&result, &reservation) {
         lease::cancel(reservation);
@@ -243,7 +236,6 @@ pub(crate) fn move_rdma(
     arguments: &HookArguments,
     libraries: HookLibraries,
     host: &LocalHost,
-    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let mut warnings = libraries.warnings;
     let before = earlier_injection(state, host, &mut warnings)?;
@@ -254,7 +246,7 @@ pub(crate) fn move_rdma(
     let config = read_config(&state.bundle)?;
     plan.binds.extend(libraries.binds);
     plan.record.library_warnings.clone_from(&warnings);
-    let more = inject_plan(state, &config, plan, before, host, stand_ins)?;
+    let more = inject_plan(state, &config, plan, before, host)?;
     warnings.extend(more);
     Ok(warnings)
 }
@@ -273,7 +265,6 @@ fn inject_plan(
     mut plan: InjectionPlan,
     before: Option<LiveInjection>,
     host: &LocalHost,
-    stand_ins: &StandIns,
 ) -> Result<Vec<String>> {
     let (lease_arguments, mut moves) =
         (std::mem::take(&mut plan.lease_arguments), std::mem::take(&mut plan.moves));
@@ -292,7 +283,7 @@ fn inject_plan(
     let container = lease::ContainerInit { id, bundle, init: init.pid(), host };
     sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;
-    let acquired = moves::acquire(&lease_arguments, &moves, container, "onload-hook", stand_ins)?;
+    let acquired = moves::acquire(&lease_arguments, &moves, container, "onload-hook")?;
     let result = inspection
         .with_nodes(&acquired.nodes, config)
         .and_then(|inspection| inspection.apply(host));

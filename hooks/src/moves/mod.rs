@@ -5,6 +5,10 @@ mod interface;
 mod lifecycle;
 mod netns;
 mod rdma;
+/// Devices that tests on machines without such devices use. The feature is only for tests.
+#[cfg(feature = "stand-ins")]
+#[path = "../../examples/stand-ins/devices.rs"]
+pub mod stand_ins;
 mod transit_name;
 mod vf;
 
@@ -22,28 +26,24 @@ use onload_sys::error::{Context as _, Error, Result, bail};
 use onload_sys::netlink::nldev::RdmaChardev;
 use onload_sys::pci::PciAddress;
 
-pub use interface::InterfaceOps;
+use interface::InterfaceOps;
 pub(crate) use lifecycle::ExitedContainer;
 pub use lifecycle::RestoreResult;
 use lifecycle::{ContainerDevices, DYING_TIMEOUT, MoveOps, MoveRequest};
 pub use netns::Netns;
-pub use rdma::{NetnsRdmaDevice, RdmaAccess, RdmaOps};
-pub use vf::{VfAccess, VfStandIns};
+pub use rdma::NetnsRdmaDevice;
+use rdma::RdmaOps;
+use vf::VfAccess;
 
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::record::lease::{
     self, ContainerInit, END_SEARCH_TIMEOUT, InitLeaseRequest, START_SEARCH_TIMEOUT,
 };
 
+static VF_ACCESS: VfAccess = VfAccess { search_deadline: None, searches: Vec::new() };
+
 /// Time limit for searching /proc for processes that have virtual functions open, while no container waits.
 const RESTORE_SEARCH_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// How devices are found and moved. Tests replace this on machines without such devices.
-#[derive(Clone, Debug, Default)]
-pub struct StandIns {
-    pub interfaces: InterfaceOps,
-    pub rdma: RdmaOps,
-}
 
 /// Splits a hook's arguments: the RDMA devices that move, with their leases, are second.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
@@ -176,7 +176,6 @@ fn rdma_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
 pub(crate) struct AcquiredDevices<'a> {
     container: ContainerInit<'a>,
     entry_point: &'a str,
-    stand_ins: &'a StandIns,
     leased: Vec<DeviceId>,
     interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
     rdma: Vec<ContainerDevices<'a, RdmaOps>>,
@@ -192,12 +191,10 @@ pub(crate) fn acquire<'a>(
     moves: &'a [HookArguments],
     container: ContainerInit<'a>,
     entry_point: &'a str,
-    stand_ins: &'a StandIns,
 ) -> Result<AcquiredDevices<'a>> {
     let mut acquired = AcquiredDevices {
         container,
         entry_point,
-        stand_ins,
         leased: Vec::new(),
         interfaces: Vec::new(),
         rdma: Vec::new(),
@@ -235,39 +232,36 @@ impl<'a> AcquiredDevices<'a> {
     /// Interfaces move last, since returning them takes longest.
     fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
         let host = self.container.host;
-        let interface_ops = &self.stand_ins.interfaces;
-        let vf_ops = &interface_ops.vf_access;
         let (moving, set_up) = (interface_requests(arguments, host)?, vf_requests(arguments)?);
         let mut leased = arguments.lease.clone();
         leased
             .retain(|device| !moving.iter().chain(&set_up).any(|request| request.device == device));
-        return_leftovers(&leased, host, interface_ops, DYING_TIMEOUT)?;
-        return_leftovers(&leased, host, &self.stand_ins.rdma, DYING_TIMEOUT)?;
+        return_leftovers(&leased, host, &InterfaceOps, DYING_TIMEOUT)?;
+        return_leftovers(&leased, host, &RdmaOps, DYING_TIMEOUT)?;
         let lease_request = InitLeaseRequest::new(self.container, arguments, self.entry_point);
         if !leased.is_empty() {
             let devices = &leased;
             let lease_request = InitLeaseRequest { devices, ..lease_request };
             let mut acquired = lease::claim(lease_request);
-            if acquired.is_err() && return_leftovers(&leased, host, vf_ops, Duration::ZERO)? {
+            if acquired.is_err() && return_leftovers(&leased, host, &VF_ACCESS, Duration::ZERO)? {
                 acquired = lease::claim(lease_request);
             }
             self.warnings.extend(acquired?);
             self.leased.extend(leased);
         }
-        self.functions.extend(ContainerDevices::new(set_up, lease_request, vf_ops)?);
-        self.interfaces.extend(ContainerDevices::new(moving, lease_request, interface_ops)?);
+        self.functions.extend(ContainerDevices::new(set_up, lease_request, &VF_ACCESS)?);
+        self.interfaces.extend(ContainerDevices::new(moving, lease_request, &InterfaceOps)?);
         Ok(())
     }
 
     fn move_rdma(&mut self, arguments: &'a HookArguments) -> Result<()> {
-        let rdma_ops = &self.stand_ins.rdma;
         let lease_request = InitLeaseRequest::new(self.container, arguments, "createRuntime");
         let Some(container_devices) =
-            ContainerDevices::new(rdma_requests(arguments)?, lease_request, rdma_ops)?
+            ContainerDevices::new(rdma_requests(arguments)?, lease_request, &RdmaOps)?
         else {
             return Ok(());
         };
-        match rdma::collect_nodes(&container_devices, rdma_ops) {
+        match rdma::collect_nodes(&container_devices) {
             Ok(nodes) => {
                 self.nodes.extend(nodes);
                 self.nodes = deduplicate(take(&mut self.nodes));
@@ -330,29 +324,25 @@ fn return_leftovers<K: MoveOps>(
 
 /// Ends an exited container's leases of devices that moved or were set up for it. Returns the devices to the host if it
 /// was the last container in its namespace, and restores them. A failure with one kind does not affect the others.
-pub(crate) fn release_devices(
-    devices: &[DeviceId],
-    exited: &ExitedContainer<'_>,
-    stand_ins: &StandIns,
-) -> Result<()> {
-    let rdma = lifecycle::release_devices(devices, exited, &stand_ins.rdma);
-    let vf_access = stand_ins.interfaces.vf_access.searching_for(END_SEARCH_TIMEOUT);
+pub(crate) fn release_devices(devices: &[DeviceId], exited: &ExitedContainer<'_>) -> Result<()> {
+    let rdma = lifecycle::release_devices(devices, exited, &RdmaOps);
+    let vf_access = VfAccess::searching_for(END_SEARCH_TIMEOUT);
     let functions = lifecycle::release_devices(devices, exited, &vf_access);
-    lifecycle::release_devices(devices, exited, &stand_ins.interfaces)?;
+    lifecycle::release_devices(devices, exited, &InterfaceOps)?;
     rdma.and(functions)
 }
 
 /// Returns and restores every device whose containers have exited. RDMA devices come first, since they depend on
 /// interfaces. A device that another process is moving is left to it. This does not wait: udev calls again when the
 /// kernel returns an interface.
-pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResult>> {
-    let StandIns { interfaces, rdma } = stand_ins;
+pub fn restore(leases: &Leases) -> Result<Vec<RestoreResult>> {
     let all = |_: &DeviceId| Some(Duration::MAX);
     let timeout = Duration::ZERO;
-    let rdma = lifecycle::restore(leases, &all, rdma, timeout).context("restoring RDMA devices")?;
+    let rdma =
+        lifecycle::restore(leases, &all, &RdmaOps, timeout).context("restoring RDMA devices")?;
     let interfaces =
-        lifecycle::restore(leases, &all, interfaces, timeout).context("restoring interfaces")?;
-    let vf_access = stand_ins.interfaces.vf_access.searching_for(RESTORE_SEARCH_TIMEOUT);
+        lifecycle::restore(leases, &all, &InterfaceOps, timeout).context("restoring interfaces")?;
+    let vf_access = VfAccess::searching_for(RESTORE_SEARCH_TIMEOUT);
     let functions = vf_access
         .search_all(leases)
         .and_then(|vf_access| lifecycle::restore(leases, &all, &vf_access, timeout))
@@ -360,16 +350,13 @@ pub fn restore(leases: &Leases, stand_ins: &StandIns) -> Result<Vec<RestoreResul
     Ok([rdma, interfaces, functions].into_iter().flatten().collect())
 }
 
-/// Returns a function that brings back members of pools before a container is refused one. The refusal names those that
+/// Brings back members of pools before a container is refused one. The refusal names those that
 /// could not be returned, and why.
-pub(crate) fn fetch(stand_ins: &StandIns) -> impl Fn(&Leases, lease::DeviceTimeout<'_>) {
-    let StandIns { interfaces, rdma } = stand_ins;
-    move |leases, timeout_for| {
-        let vf_access = interfaces.vf_access.searching_for(START_SEARCH_TIMEOUT);
-        let _ = lifecycle::restore(leases, timeout_for, &vf_access, Duration::ZERO);
-        let _ = lifecycle::restore(leases, timeout_for, rdma, DYING_TIMEOUT);
-        let _ = lifecycle::restore(leases, timeout_for, interfaces, DYING_TIMEOUT);
-    }
+pub(crate) fn fetch(leases: &Leases, timeout_for: lease::DeviceTimeout<'_>) {
+    let vf_access = VfAccess::searching_for(START_SEARCH_TIMEOUT);
+    let _ = lifecycle::restore(leases, timeout_for, &vf_access, Duration::ZERO);
+    let _ = lifecycle::restore(leases, timeout_for, &RdmaOps, DYING_TIMEOUT);
+    let _ = lifecycle::restore(leases, timeout_for, &InterfaceOps, DYING_TIMEOUT);
 }
 
 #[cfg(test)]
@@ -432,7 +419,7 @@ mod tests {
         let _moving = leases().lock_device(&device).unwrap();
         let begun = Instant::now();
         let asked = Cell::new(0);
-        fetch(&StandIns::default())(&leases(), &|one| {
+        fetch(&leases(), &|one| {
             asked.set(asked.get() + i32::from(*one == device));
             Some(Duration::from_millis(50))
         });

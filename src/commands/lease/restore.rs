@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use onload_core::device_id::DeviceId;
-use onload_hooks::moves::{self, StandIns};
+use onload_hooks::moves;
 use onload_host::leases;
 use onload_lease::Leases;
 use onload_sys::text::ErrorChain;
@@ -68,7 +68,7 @@ fn restore_until_stable(
 /// One look.
 fn restore_once(leases: &Leases) -> Result<Vec<RestoreOutcome>> {
     let mut outcomes = Vec::new();
-    for outcome in moves::restore(leases, &StandIns::default())? {
+    for outcome in moves::restore(leases)? {
         let reason = outcome.result.err().map(|error| ErrorChain(&error).to_string());
         outcomes.push((outcome.device, reason));
     }

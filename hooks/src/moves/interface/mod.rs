@@ -25,7 +25,7 @@ use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
-pub use ops::InterfaceOps;
+pub(crate) use ops::InterfaceOps;
 use rebind::RebindableFunction;
 pub(super) use usage::{check as check_unused, find_opener};
 
@@ -91,7 +91,7 @@ impl MoveOps for InterfaceOps {
         let host_netns = &context.host_netns.netns;
         let warning = usage::check(host_netns, link, Some(*pci), SearchDepth::Processes)?;
         let mut saved = saved::save_interface(link, *pci);
-        saved.vf = vf::check_vf(self, host_netns, request)?.map(Box::new);
+        saved.vf = vf::check_vf(host_netns, request)?.map(Box::new);
         saved.sysctls = sysctl::save_sysctls(host_netns, link)
             .with_context(|| format!("reading the settings of interface {name}"))?;
         saved.queues = queues::save_queues(host_netns, link).map(Box::new);

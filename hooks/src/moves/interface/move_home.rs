@@ -5,7 +5,7 @@ use onload_lease::SavedInterface;
 use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::link::{Link, LinkChange, UP};
 
-use super::ops::InterfaceHostNetns;
+use super::ops::{InterfaceHostNetns, is_function_interface};
 use super::uppers::{self, move_context};
 use crate::moves::netns::{Netns, SearchDepth};
 use crate::moves::transit_name::{is_transit_name, transit_name};
@@ -81,7 +81,7 @@ fn return_impostor(
 pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
     let (host_links, _) = host_netns.netns.snapshot()?;
     for link in host_links {
-        let is_virtual = !link.kind.is_empty() && !host_netns.ops.is_function_interface(&link);
+        let is_virtual = !link.kind.is_empty() && !is_function_interface(&link);
         if is_virtual && is_transit_name(&link.name) {
             // An impostor that cannot be deleted must not block the return of an interface.
             let _ = host_netns.netns.delete(link.index);

@@ -243,20 +243,18 @@ mod tests {
     use crate::moves::netns::Netns;
     use crate::moves::netns::test_namespace::netns;
     use crate::moves::rdma::RdmaOps;
+    use crate::moves::stand_ins::install_interfaces;
 
     /// A network namespace in place of the host's, with a veth interface in place of a virtual function's.
     struct Host {
         child: Child,
-        ops: InterfaceOps,
     }
 
     impl Host {
         /// Returns `None` if this machine cannot create namespaces.
         fn new() -> Option<Self> {
-            network::can_be("moving interfaces").then(|| Host {
-                child: Child::of_root(),
-                ops: InterfaceOps { stand_ins: [(51, pci())].into(), ..InterfaceOps::default() },
-            })
+            install_interfaces([(51, pci())].into());
+            network::can_be("moving interfaces").then(|| Host { child: Child::of_root() })
         }
 
         /// Also creates the interface.
@@ -275,7 +273,7 @@ mod tests {
         }
 
         fn host_netns(&self) -> InterfaceHostNetns<'_> {
-            InterfaceHostNetns { netns: netns(&self.child), ops: &self.ops }
+            InterfaceHostNetns { netns: netns(&self.child), ops: &InterfaceOps }
         }
 
         /// Finds the interface under any name.

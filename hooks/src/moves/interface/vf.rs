@@ -5,20 +5,17 @@ use onload_lease::{SavedInterface, SavedVf};
 use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::link::{Link, LinkChange, UP, format_hwaddr, parse_hwaddr};
 
-use super::ops::{InterfaceHostNetns, InterfaceOps};
+use super::ops::InterfaceHostNetns;
 use crate::moves::lifecycle::{MoveRequest, RestoreError};
 use crate::moves::netns::Netns;
+use crate::moves::vf;
 
 /// Checks everything that may fail before changing anything.
-pub(super) fn check_vf(
-    ops: &InterfaceOps,
-    host_netns: &Netns,
-    request: &MoveRequest<'_>,
-) -> Result<Option<SavedVf>> {
+pub(super) fn check_vf(host_netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<SavedVf>> {
     let Some(vf_config) = &request.vf else {
         return Ok(None);
     };
-    let saved = ops.vf_access.examine(host_netns, request.pci, vf_config);
+    let saved = vf::examine(host_netns, request.pci, vf_config);
     Ok(Some(saved.with_context(|| format!("interface {}", request.name))?))
 }
 
@@ -28,17 +25,17 @@ pub(super) fn set_up_vf(
     link: &Link,
     saved: &SavedInterface,
 ) -> Result<()> {
-    let Some(vf) = &saved.vf else {
+    let Some(vf_settings) = &saved.vf else {
         return Ok(());
     };
     let name = &saved.name;
-    if let Some(mac) = vf.given.mac {
+    if let Some(mac) = vf_settings.given.mac {
         // Some drivers accept a new address only until the physical function has set one.
         set_address_while_down(host_netns, link.index, &mac);
     }
-    let set = host_netns.ops.vf_access.set_up(&host_netns.netns, saved.pci, vf);
+    let set = vf::set_up(&host_netns.netns, saved.pci, vf_settings);
     set.with_context(|| format!("interface {name}"))?;
-    match vf.given.mac {
+    match vf_settings.given.mac {
         Some(mac) if !apply_address(host_netns, saved, &mac)? => bail!(
             "interface {name}: its driver rejects the hardware address {} of its physical \
              function; remove mac from [netdev.NAME.vf]",
@@ -53,12 +50,11 @@ pub(super) fn restore_vf(
     host_netns: &InterfaceHostNetns<'_>,
     saved: &SavedInterface,
 ) -> Result<(), RestoreError> {
-    let Some(vf) = &saved.vf else {
+    let Some(vf_settings) = &saved.vf else {
         return Ok(());
     };
-    let vf_access = &host_netns.ops.vf_access;
-    vf_access.restore_settings(&host_netns.netns, saved.pci, vf)?;
-    if let Some(address) = parse_hwaddr(&saved.mac).filter(|_| vf.given.mac.is_some()) {
+    vf::restore_settings(&host_netns.netns, saved.pci, vf_settings)?;
+    if let Some(address) = parse_hwaddr(&saved.mac).filter(|_| vf_settings.given.mac.is_some()) {
         // A failure shows up later among the settings of the interface that were not restored.
         apply_address(host_netns, saved, &address)?;
     }

@@ -2,7 +2,7 @@
 //! nodes for a container are known only afterwards.
 
 mod kernel;
-mod ops;
+pub(super) mod ops;
 mod usage;
 
 use std::io;
@@ -15,7 +15,12 @@ use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
 use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
-pub use ops::{NetnsRdmaDevice, RdmaAccess, RdmaOps};
+pub use ops::NetnsRdmaDevice;
+
+#[cfg(feature = "stand-ins")]
+use super::stand_ins::rdma as access;
+#[cfg(not(feature = "stand-ins"))]
+use ops as access;
 
 use super::lifecycle::{
     ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
@@ -23,6 +28,9 @@ use super::lifecycle::{
 };
 use super::netns::Netns;
 use super::transit_name::{is_transit_name, transit_name};
+
+#[derive(Debug)]
+pub(crate) struct RdmaOps;
 
 impl MoveOps for RdmaOps {
     const CLASS: Class = Class::Rdma;
@@ -33,9 +41,7 @@ impl MoveOps for RdmaOps {
     type Observation = NetnsRdmaDevice;
 
     fn check_movable(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = self
-            .0
-            .netns_mode(host_netns)
+        let mode = access::netns_mode(host_netns)
             .with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
@@ -53,7 +59,7 @@ impl MoveOps for RdmaOps {
         request: &MoveRequest<'_>,
     ) -> Result<Option<NetnsRdmaDevice>> {
         let MoveRequest { name, pci, .. } = request;
-        let device = self.list_all(netns, name)?.into_iter().find(|device| device.name == *name);
+        let device = list_all(netns, name)?.into_iter().find(|device| device.name == *name);
         if let Some(other) = device.as_ref().filter(|device| device.pci != Some(*pci)) {
             let now = match other.pci {
                 Some(pci) => format!("PCI function {pci}"),
@@ -72,7 +78,7 @@ impl MoveOps for RdmaOps {
         request: &MoveRequest<'_>,
         context: &MoveContext<'_, Self>,
     ) -> Result<(SavedRdma, Option<String>)> {
-        let warning = usage::check_interfaces(self, &context.host_netns.netns, device)?;
+        let warning = usage::check_interfaces(&context.host_netns.netns, device)?;
         Ok((save_rdma(device, request, false), warning))
     }
 
@@ -93,9 +99,9 @@ impl MoveOps for RdmaOps {
     ) -> Result<()> {
         let device = &container_device.observation;
         // Checked here, since by now no container can have it open.
-        usage::check_users(self, &context.host_netns.netns, device)?;
+        usage::check_users(&context.host_netns.netns, device)?;
         let moved =
-            self.move_device(&context.host_netns.netns, device.index, &context.container_netns);
+            access::move_device(&context.host_netns.netns, device.index, &context.container_netns);
         check_moved(moved, "moving into the container", &device.name)
     }
 
@@ -108,14 +114,14 @@ impl MoveOps for RdmaOps {
 
     /// A rebound driver gives the device another index, so it is found by its PCI function.
     fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
-        Ok(self.list_all(netns, &saved.name)?.into_iter().find(|device| {
+        Ok(list_all(netns, &saved.name)?.into_iter().find(|device| {
             let is_named = device.index == saved.index || device.name == saved.name;
             is_named && device.pci == Some(saved.pci)
         }))
     }
 
     fn is_in_netns(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
-        self.0.list_devices(netns).unwrap_or_default().iter().any(|device| device.pci == Some(pci))
+        access::list_devices(netns).unwrap_or_default().iter().any(|device| device.pci == Some(pci))
     }
 
     fn move_home(
@@ -125,7 +131,7 @@ impl MoveOps for RdmaOps {
         host_netns: &HostNetns<'_, Self>,
         saved: &SavedRdma,
     ) -> Result<()> {
-        let moved = self.move_device(from, device.index, &host_netns.netns);
+        let moved = access::move_device(from, device.index, &host_netns.netns);
         // The namespace was destroyed, and the kernel moved the device first.
         if moved.as_ref().is_err_and(is_gone) && self.find(from, saved)?.is_none() {
             return Ok(());
@@ -146,7 +152,7 @@ impl MoveOps for RdmaOps {
         if device.name == *saved_name {
             return Ok(());
         }
-        let rename = |name: &str| self.0.rename(&host_netns.netns, device.index, name);
+        let rename = |name: &str| access::rename(&host_netns.netns, device.index, name);
         let Err(source) = rename(saved_name) else {
             return Ok(());
         };
@@ -162,27 +168,17 @@ impl MoveOps for RdmaOps {
     }
 }
 
-impl RdmaOps {
-    fn list_all(&self, netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
-        self.0.list_devices(netns).with_context(|| format!("looking for rdma {name}"))
-    }
-
-    fn move_device(&self, from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
-        let (access, to) = (&*self.0, to.fd());
-        from.run_inside(|| access.move_device(index, to))
-    }
+fn list_all(netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
+    access::list_devices(netns).with_context(|| format!("looking for rdma {name}"))
 }
 
 /// Returns the nodes of a container's devices, each once. Read after the move, which recreates them with other numbers.
 pub(super) fn collect_nodes(
     container_devices: &ContainerDevices<'_, RdmaOps>,
-    rdma_ops: &RdmaOps,
 ) -> Result<Vec<RdmaChardev>> {
     let mut nodes = Vec::new();
     for (name, device) in container_devices.observations() {
-        let device_nodes = rdma_ops
-            .0
-            .nodes(container_devices.container_netns(), device.index)
+        let device_nodes = access::nodes(container_devices.container_netns(), device.index)
             .with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
@@ -231,6 +227,7 @@ mod tests {
 
     use super::*;
     use crate::moves::netns::test_namespace::{netns, without_first_thread};
+    use crate::moves::stand_ins::{RdmaAccess, install_rdma};
 
     /// A device that the kernel does not move.
     #[derive(Debug)]
@@ -273,10 +270,9 @@ mod tests {
         }
     }
 
-    fn one_device() -> (RdmaOps, NetnsRdmaDevice) {
-        let devices = RdmaOps(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
-        let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None };
-        (devices, seen)
+    fn one_device() -> NetnsRdmaDevice {
+        install_rdma(Rc::new(Unmoved { refusal: Errno::PERM, found: Vec::new() }));
+        NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: None }
     }
 
     #[test]
@@ -286,7 +282,7 @@ mod tests {
         {
             return;
         }
-        let (devices, seen) = one_device();
+        let seen = one_device();
         let here = Netns::open_own().unwrap();
         // This process must not have it open.
         let script = "exec 3</dev/full && exec unshare --net sleep 1000";
@@ -297,8 +293,7 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         let its = Netns::open_init(keeper.id()).unwrap();
-        let [refused, refusal] =
-            [&here, &its].map(|home| usage::check_users(&devices, home, &seen));
+        let [refused, refusal] = [&here, &its].map(|home| usage::check_users(home, &seen));
         keeper.kill().unwrap();
         keeper.wait().unwrap();
         refused.unwrap();
@@ -312,12 +307,12 @@ mod tests {
             return;
         }
         let (host, other) = (Child::of_root(), Child::of_root());
-        let (devices, seen) = one_device();
+        let seen = one_device();
         let mut holder = None;
         host.within(|| holder = Some(without_first_thread(Path::new("/dev/full"))));
         let mut holder = holder.unwrap();
         let [refusal, elsewhere] =
-            [&host, &other].map(|home| usage::check_users(&devices, &netns(home), &seen));
+            [&host, &other].map(|home| usage::check_users(&netns(home), &seen));
         let pid = holder.id();
         drop(holder.stdin.take());
         holder.wait().unwrap();
@@ -341,10 +336,10 @@ mod tests {
         let seen = NetnsRdmaDevice { index: 3, name: "mlx5_3".to_owned(), pci: Some(facts.pci) };
         let take = |refusal: Errno, found: &[NetnsRdmaDevice]| {
             let found = found.to_vec();
-            let devices = RdmaOps(Rc::new(Unmoved { refusal, found }));
-            let (netns, kind) = (netns(&host), &devices);
+            install_rdma(Rc::new(Unmoved { refusal, found }));
+            let (netns, kind) = (netns(&host), &RdmaOps);
             let from = self::netns(&container);
-            let taken = devices.move_home(&from, &seen, &HostNetns { netns, ops: kind }, &facts);
+            let taken = RdmaOps.move_home(&from, &seen, &HostNetns { netns, ops: kind }, &facts);
             taken.map_err(|error| format!("{error:#}"))
         };
         let here = std::slice::from_ref(&seen);

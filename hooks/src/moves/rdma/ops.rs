@@ -3,11 +3,9 @@
 //! detached mount of sysfs.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use onload_sys::error::Result;
 use onload_sys::fs::detached;
@@ -30,39 +28,6 @@ const OWN_CLASSES: [&str; 2] = ["infiniband_verbs", "infiniband_mad"];
 const VERBS: &str = "uverbs";
 const CONNECTION_MANAGER: &str = "rdma_cm";
 
-/// Access to the RDMA devices of this host. Tests replace it on machines without movable devices.
-#[derive(Clone, Debug)]
-pub struct RdmaOps(pub Rc<dyn RdmaAccess>);
-
-impl Default for RdmaOps {
-    fn default() -> Self {
-        RdmaOps(Rc::new(KernelRdma))
-    }
-}
-
-/// Finds and moves RDMA devices.
-pub trait RdmaAccess: Debug + Sync {
-    /// Returns whether namespaces share the devices, or `None` without RDMA in the kernel.
-    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>>;
-    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>>;
-    /// Moves a device out of the calling thread's namespace. The kernel compares the sender's namespace with the
-    /// device's, regardless of where the socket was opened (`ib_device_set_netns_put`,
-    /// drivers/infiniband/core/device.c).
-    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()>;
-    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()>;
-    /// Returns the nodes of a device, or nothing if ib_uverbs provides none.
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>>;
-    /// Returns the interfaces that a move deletes.
-    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>>;
-    /// Returns the kernel modules that use a device.
-    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>>;
-    /// Returns the nodes that belong only to this device on the host, including those for management.
-    fn host_nodes(&self, name: &str) -> Vec<PathBuf>;
-}
-
-#[derive(Debug)]
-struct KernelRdma;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetnsRdmaDevice {
     pub index: u32,
@@ -71,55 +36,61 @@ pub struct NetnsRdmaDevice {
     pub pci: Option<PciAddress>,
 }
 
-impl RdmaAccess for KernelRdma {
-    fn netns_mode(&self, netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
-        kernel::netns_mode(&open_socket(netns)?)
-    }
+/// Returns whether namespaces share the devices, or `None` without RDMA in the kernel.
+pub(in crate::moves) fn netns_mode(netns: &Netns) -> io::Result<Option<RdmaNetnsMode>> {
+    kernel::netns_mode(&open_socket(netns)?)
+}
 
-    fn list_devices(&self, netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
-        let links = kernel::list_links(&open_socket(netns)?)?;
-        if links.is_empty() {
-            return Ok(Vec::new());
-        }
-        let sysfs = open_sysfs(netns)?;
-        let found = links.into_iter().map(|link| NetnsRdmaDevice {
-            index: link.index,
-            pci: pci_function(&sysfs, &link.name),
-            name: String::from_utf8_lossy(&link.name).into_owned(),
-        });
-        Ok(found.collect())
+pub(in crate::moves) fn list_devices(netns: &Netns) -> io::Result<Vec<NetnsRdmaDevice>> {
+    let links = kernel::list_links(&open_socket(netns)?)?;
+    if links.is_empty() {
+        return Ok(Vec::new());
     }
+    let sysfs = open_sysfs(netns)?;
+    let found = links.into_iter().map(|link| NetnsRdmaDevice {
+        index: link.index,
+        pci: pci_function(&sysfs, &link.name),
+        name: String::from_utf8_lossy(&link.name).into_owned(),
+    });
+    Ok(found.collect())
+}
 
-    fn move_device(&self, index: u32, to: BorrowedFd<'_>) -> io::Result<()> {
-        kernel::move_device(&NetlinkSocket::open(Some(RDMA))?, index, to)
-    }
+/// Moves a device. The kernel compares the sender's namespace with the device's, regardless of where the socket was
+/// opened (`ib_device_set_netns_put`, drivers/infiniband/core/device.c).
+pub(in crate::moves) fn move_device(from: &Netns, index: u32, to: &Netns) -> io::Result<()> {
+    let to = to.fd();
+    from.run_inside(|| kernel::move_device(&NetlinkSocket::open(Some(RDMA))?, index, to))
+}
 
-    fn rename(&self, netns: &Netns, index: u32, name: &str) -> io::Result<()> {
-        kernel::rename(&open_socket(netns)?, index, name)
-    }
+pub(in crate::moves) fn rename(netns: &Netns, index: u32, name: &str) -> io::Result<()> {
+    kernel::rename(&open_socket(netns)?, index, name)
+}
 
-    fn nodes(&self, netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>> {
-        let socket = open_socket(netns)?;
-        let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
-            return Ok(Vec::new());
-        };
-        // Programs that connect in other ways do not need this node.
-        let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
-        Ok([Some(verbs), manager].into_iter().flatten().collect())
-    }
+/// Returns the nodes of a device, or nothing if ib_uverbs provides none.
+pub(in crate::moves) fn nodes(netns: &Netns, index: u32) -> io::Result<Vec<RdmaChardev>> {
+    let socket = open_socket(netns)?;
+    let Some(verbs) = kernel::find_chardev(&socket, Some(index), VERBS)? else {
+        return Ok(Vec::new());
+    };
+    // Programs that connect in other ways do not need this node.
+    let manager = kernel::find_chardev(&socket, None, CONNECTION_MANAGER)?;
+    Ok([Some(verbs), manager].into_iter().flatten().collect())
+}
 
-    fn interfaces(&self, netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
-        let links = netns.links()?.into_iter();
-        Ok(links.filter(|link| is_ipoib_of(link, device)).collect())
-    }
+/// Returns the interfaces that a move deletes.
+pub(in crate::moves) fn interfaces(netns: &Netns, device: &NetnsRdmaDevice) -> Result<Vec<Link>> {
+    let links = netns.links()?.into_iter();
+    Ok(links.filter(|link| is_ipoib_of(link, device)).collect())
+}
 
-    fn kernel_users(&self, netns: &Netns, index: u32) -> io::Result<BTreeSet<String>> {
-        kernel::kernel_users(&open_socket(netns)?, index)
-    }
+/// Returns the kernel modules that use a device.
+pub(in crate::moves) fn kernel_users(netns: &Netns, index: u32) -> io::Result<BTreeSet<String>> {
+    kernel::kernel_users(&open_socket(netns)?, index)
+}
 
-    fn host_nodes(&self, name: &str) -> Vec<PathBuf> {
-        host_nodes(Path::new("/sys/class"), name)
-    }
+/// Returns the nodes that belong only to a device on the host, including those for management.
+pub(in crate::moves) fn host_nodes(name: &str) -> Vec<PathBuf> {
+    find_host_nodes(Path::new("/sys/class"), name)
 }
 
 /// Returns whether an interface is an IPoIB interface of a device, which is created and deleted with the device
@@ -128,7 +99,7 @@ fn is_ipoib_of(link: &Link, device: &NetnsRdmaDevice) -> bool {
     link.kind == b"ipoib" && link.function.is_some() && link.function == device.pci
 }
 
-fn host_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
+fn find_host_nodes(classes: &Path, name: &str) -> Vec<PathBuf> {
     let mut nodes = Vec::new();
     for class in OWN_CLASSES {
         for entry in std::fs::read_dir(classes.join(class)).into_iter().flatten().flatten() {
@@ -226,10 +197,10 @@ mod tests {
             std::fs::create_dir_all(&node).unwrap();
             std::fs::write(node.join("ibdev"), format!("{owner}\n")).unwrap();
         }
-        let mut found = host_nodes(tree.path(), "mlx5_1");
+        let mut found = find_host_nodes(tree.path(), "mlx5_1");
         found.sort();
         let wanted = ["issm1", "umad1", "uverbs1"].map(|name| Path::new(NODES).join(name));
         assert_eq!(found, wanted);
-        assert_eq!(host_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
+        assert_eq!(find_host_nodes(tree.path(), "mlx5_10"), [""; 0].map(PathBuf::from));
     }
 }

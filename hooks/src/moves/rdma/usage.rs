@@ -3,18 +3,17 @@
 
 use onload_sys::error::{Context as _, Result, bail};
 
-use super::ops::{NetnsRdmaDevice, RdmaOps};
+use super::{NetnsRdmaDevice, access};
 use crate::moves::interface::{check_unused, find_opener};
 use crate::moves::netns::{Netns, SearchDepth};
 
 /// Fails if the host uses an interface of the device. Returns a warning if that could not be fully determined.
 pub(super) fn check_interfaces(
-    rdma_ops: &RdmaOps,
     host_netns: &Netns,
     device: &NetnsRdmaDevice,
 ) -> Result<Option<String>> {
     let mut warnings = Vec::new();
-    for link in rdma_ops.0.interfaces(host_netns, device)? {
+    for link in access::interfaces(host_netns, device)? {
         let checked = check_unused(host_netns, &link, None, SearchDepth::Processes);
         let warning = checked.with_context(|| {
             let (name, interface) = (&device.name, link.display_name());
@@ -27,13 +26,9 @@ pub(super) fn check_interfaces(
 
 /// Fails if the kernel uses the device or a program on the host has it open. Succeeds if the search timed out or the
 /// kernel does not answer.
-pub(super) fn check_users(
-    rdma_ops: &RdmaOps,
-    host_netns: &Netns,
-    device: &NetnsRdmaDevice,
-) -> Result<()> {
+pub(super) fn check_users(host_netns: &Netns, device: &NetnsRdmaDevice) -> Result<()> {
     let name = &device.name;
-    let kernel = rdma_ops.0.kernel_users(host_netns, device.index).unwrap_or_default();
+    let kernel = access::kernel_users(host_netns, device.index).unwrap_or_default();
     if !kernel.is_empty() {
         let modules: Vec<&str> = kernel.iter().map(String::as_str).collect();
         bail!(
@@ -41,7 +36,7 @@ pub(super) fn check_users(
             modules.join(", ")
         );
     }
-    match find_opener(host_netns, &rdma_ops.0.host_nodes(name)) {
+    match find_opener(host_netns, &access::host_nodes(name)) {
         Some(opener) => bail!(
             "rdma {name} is in use on this host: {opener}, and would lose it; stop that process"
         ),

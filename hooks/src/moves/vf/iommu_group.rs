@@ -17,31 +17,13 @@ use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 use rustix::io::Errno;
 
+use super::access::host_path;
 use super::settings::{EndedSearch, VfAccess};
 use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
 use crate::record::lease::START_SEARCH_TIMEOUT;
 
 impl VfAccess {
-    /// Returns the path of a file in sysfs or /dev. In tests, the file is in the directory of the stand-ins.
-    fn resolve_path(&self, path: &str) -> PathBuf {
-        match &self.stand_ins {
-            Some(stand_in) => stand_in.root().join(path.trim_start_matches('/')),
-            None => path.into(),
-        }
-    }
-
-    /// Fails if the group has another function, which the container would get without its being set up.
-    pub(super) fn check_alone(&self, pci: PciAddress) -> Result<()> {
-        if let Some(other) = find_other_in_group(&self.resolve_path(PCI_FUNCTIONS), pci) {
-            bail!(
-                "{pci} shares its IOMMU group with {other}, which would be passed with it without \
-                 these settings; remove the table vf of its pool, or {OWN_GROUPS}"
-            );
-        }
-        Ok(())
-    }
-
     /// Searches for users of all functions that have to return, without a lock, until the deadline.
     pub(in crate::moves) fn search_all(mut self, leases: &Leases) -> Result<Self> {
         for entry in leases.list()?.into_iter().filter(|entry| entry.is_returning) {
@@ -77,13 +59,13 @@ impl VfAccess {
         let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
         let started = Instant::now();
         // The kernel answers at once, while the search for the process that has a busy group open may use up the time.
-        while find_busy_group(&self.groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
+        while find_busy_group(&groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
         }
-        let mut user = self.find_user(pci, deadline)?;
+        let mut user = find_user(pci, deadline)?;
         while user.is_some() && started.elapsed() < DYING_TIMEOUT {
             thread::sleep(PAUSE);
-            match self.find_user(pci, deadline) {
+            match find_user(pci, deadline) {
                 Ok(found) => user = found,
                 // The search timed out for a process that had it open a moment ago.
                 Err(_) => break,
@@ -91,43 +73,53 @@ impl VfAccess {
         }
         Ok(user)
     }
-
-    /// Returns the nodes of a function's group, with and without an IOMMU.
-    fn groups(&self, pci: PciAddress) -> Vec<PathBuf> {
-        let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
-        let link = std::fs::read_link(function_dir.join("iommu_group")).ok();
-        let Some(number) = link.as_deref().and_then(Path::file_name).and_then(OsStr::to_str) else {
-            return Vec::new();
-        };
-        let nodes = self.resolve_path(GROUPS);
-        vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))]
-    }
-
-    /// Finds the user of a function. Opening a group that is in use fails (drivers/vfio/group.c,
-    /// `vfio_group_fops_open`), whether a process has the group open or has bound a function's node. A function's node
-    /// that is open and not yet bound does not make the group busy and can be opened any number of times, so only /proc
-    /// shows it.
-    fn find_user(&self, pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
-        let function_dir = self.resolve_path(PCI_FUNCTIONS).join(pci.to_string());
-        let (processes, groups) = (Processes::default(), self.groups(pci));
-        if let Some(user) = find_group_user(&groups, &processes, deadline) {
-            return Ok(Some(user));
-        }
-        // Without CAP_SYS_RAWIO, opening a group without IOMMU does not show whether it is in use.
-        let mut nodes: Vec<PathBuf> =
-            groups.into_iter().filter(|group| try_open(group) == Err(Errno::PERM)).collect();
-        for entry in std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten() {
-            nodes.push(self.resolve_path(FUNCTIONS).join(entry?.file_name()));
-        }
-        for node in nodes {
-            if let Some(opener) = processes.find_opener(&node, deadline)? {
-                return Ok(Some(describe_process(opener)));
-            }
-        }
-        Ok(None)
-    }
 }
 
+/// Fails if the group has another function, which the container would get without its being set up.
+pub(super) fn check_alone(pci: PciAddress) -> Result<()> {
+    if let Some(other) = find_other_in_group(&host_path(PCI_FUNCTIONS), pci) {
+        bail!(
+            "{pci} shares its IOMMU group with {other}, which would be passed with it without \
+             these settings; remove the table vf of its pool, or {OWN_GROUPS}"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the nodes of a function's group, with and without an IOMMU.
+fn groups(pci: PciAddress) -> Vec<PathBuf> {
+    let function_dir = host_path(PCI_FUNCTIONS).join(pci.to_string());
+    let link = std::fs::read_link(function_dir.join("iommu_group")).ok();
+    let Some(number) = link.as_deref().and_then(Path::file_name).and_then(OsStr::to_str) else {
+        return Vec::new();
+    };
+    let nodes = host_path(GROUPS);
+    vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))]
+}
+
+/// Finds the user of a function. Opening a group that is in use fails (drivers/vfio/group.c,
+/// `vfio_group_fops_open`), whether a process has the group open or has bound a function's node. A function's node
+/// that is open and not yet bound does not make the group busy and can be opened any number of times, so only /proc
+/// shows it.
+fn find_user(pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
+    let function_dir = host_path(PCI_FUNCTIONS).join(pci.to_string());
+    let (processes, groups) = (Processes::default(), groups(pci));
+    if let Some(user) = find_group_user(&groups, &processes, deadline) {
+        return Ok(Some(user));
+    }
+    // Without CAP_SYS_RAWIO, opening a group without IOMMU does not show whether it is in use.
+    let mut nodes: Vec<PathBuf> =
+        groups.into_iter().filter(|group| try_open(group) == Err(Errno::PERM)).collect();
+    for entry in std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten() {
+        nodes.push(host_path(FUNCTIONS).join(entry?.file_name()));
+    }
+    for node in nodes {
+        if let Some(opener) = processes.find_opener(&node, deadline)? {
+            return Ok(Some(describe_process(opener)));
+        }
+    }
+    Ok(None)
+}
 /// Returns another function of the group that is a virtual function or bound to vfio.
 fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
     let group = functions.join(pci.to_string()).join("iommu_group/devices");
@@ -150,7 +142,7 @@ mod tests {
     use onload_sys::netlink::vf::{VfChange, VfSettings};
 
     use super::*;
-    use crate::moves::VfStandIns;
+    use crate::moves::stand_ins::{VfStandIns, install_functions};
 
     impl VfStandIns for tempfile::TempDir {
         fn root(&self) -> &Path {
@@ -172,8 +164,8 @@ mod tests {
         let sys = tree.path().join(PCI_FUNCTIONS.trim_start_matches('/'));
         let pci: PciAddress = "0000:81:10.0".parse().unwrap();
         let check = || {
-            let functions = VfAccess { stand_ins: Some(tree.clone()), ..VfAccess::default() };
-            functions.check_alone(pci).map_err(|error| error.to_string())
+            install_functions(tree.clone());
+            check_alone(pci).map_err(|error| error.to_string())
         };
         assert_eq!(check(), Ok(()), "without an IOMMU");
         let members = sys.join("0000:81:10.0/iommu_group/devices");

@@ -2,6 +2,7 @@
 //! [lifecycle](super::lifecycle) only its settings change.
 
 mod iommu_group;
+pub(super) mod kernel;
 mod settings;
 
 use onload_core::class::Class;
@@ -9,7 +10,13 @@ use onload_lease::{SavedFunction, SavedState};
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
 
-pub use settings::{VfAccess, VfStandIns};
+#[cfg(feature = "stand-ins")]
+use super::stand_ins::vf as access;
+use iommu_group::check_alone;
+#[cfg(not(feature = "stand-ins"))]
+use kernel as access;
+pub(crate) use settings::VfAccess;
+pub(super) use settings::{examine, restore_settings, set_up};
 
 use super::lifecycle::{
     ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
@@ -38,9 +45,8 @@ impl MoveOps for VfAccess {
     ) -> Result<(SavedFunction, Option<String>)> {
         let pci = request.pci;
         let vf_config = request.vf.clone().unwrap_or_default();
-        let vf = self
-            .check_alone(pci)
-            .and_then(|()| VfAccess::examine(self, &context.host_netns.netns, pci, &vf_config))
+        let vf = check_alone(pci)
+            .and_then(|()| examine(&context.host_netns.netns, pci, &vf_config))
             .with_context(|| format!("vfio {}", request.name))?;
         Ok((SavedFunction { pci, vf }, None))
     }
@@ -55,7 +61,7 @@ impl MoveOps for VfAccess {
         saved: &SavedFunction,
         context: &MoveContext<'_, Self>,
     ) -> Result<()> {
-        let set = self.set_up(&context.host_netns.netns, saved.pci, &saved.vf);
+        let set = set_up(&context.host_netns.netns, saved.pci, &saved.vf);
         set.with_context(|| format!("vfio {}", container_device.request.name))
     }
 
@@ -93,7 +99,7 @@ impl MoveOps for VfAccess {
         let context = || format!("putting back virtual function {pci}");
         let returning = &returned.returning;
         match self.find_last_user(returning.leases, returning.device, *pci) {
-            Ok(None) => self.restore_settings(&host_netns.netns, *pci, vf),
+            Ok(None) => restore_settings(&host_netns.netns, *pci, vf),
             // The process still uses the function with these settings, so they stay.
             Ok(Some(user)) => Err(error!(
                 "{}: it is still in use by {user}; stop that, then run \"onload-ctk lease \
@@ -104,7 +110,7 @@ impl MoveOps for VfAccess {
             // Any user can make the search time out, which must not leave the container's VLAN on the function. The
             // lease reserves the function until a longer search has ended.
             Err(failed) => {
-                self.restore_settings(&host_netns.netns, *pci, vf)?;
+                restore_settings(&host_netns.netns, *pci, vf)?;
                 Err(error!(
                     "{}: its settings are restored, but could not determine whether a process \
                      still has it open: {failed}; run \"onload-ctk lease restore\", which searches \
