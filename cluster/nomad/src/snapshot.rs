@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use onload_cdi::QualifiedName;
@@ -33,6 +34,8 @@ pub struct NomadSnapshot {
     pub plan: NomadPlan,
     pub warnings: BTreeSet<String>,
     pub settings: PluginSettings,
+    /// `None` before the first survey.
+    pub host: Option<Arc<Host>>,
     by_id: BTreeMap<String, DevicePosition>,
     tasks: OwnTasks,
     edit_sources: EditSources,
@@ -40,7 +43,7 @@ pub struct NomadSnapshot {
 
 impl NomadSnapshot {
     pub fn new(
-        host: &Host,
+        host: &Arc<Host>,
         config: &Config,
         settings: &PluginSettings,
         dirs: &[PathBuf],
@@ -66,6 +69,7 @@ impl NomadSnapshot {
             plan,
             warnings: survey.warnings,
             settings: settings.clone(),
+            host: Some(Arc::clone(host)),
             tasks,
             edit_sources: survey.edit_sources,
         })
@@ -75,12 +79,14 @@ impl NomadSnapshot {
         self.plan.groups.iter().map(|group| group.to_wire(&self.tasks.slots)).collect()
     }
 
-    pub fn reserve(&self, host: &Host, ids: &[String]) -> Result<ContainerReservation> {
+    pub fn reserve(&self, ids: &[String]) -> Result<ContainerReservation> {
         let mut reservation = NomadReservation::default();
         let (mut by_ticket, mut exclusive) = (BTreeSet::new(), Vec::new());
         let mut not_given = BTreeSet::new();
         let mut is_current = None;
-        for (id, group, device) in self.devices(ids)? {
+        let devices = self.devices(ids)?;
+        let host = self.host.as_deref().context("the host could not be read")?;
+        for (id, group, device) in devices {
             for (class, names) in &device.cdi_devices {
                 let reserving = || format!("reserving {id}");
                 // Reserve's answer replaces the task's own variables, while the runtime keeps them and merges those of
@@ -121,7 +127,10 @@ impl NomadSnapshot {
 
     /// Returns a task of this client that holds one of the devices without free slots, for messages. Reads leases
     /// again.
-    pub fn find_own_holder(&self, host: &Host, ids: &[String]) -> Result<Option<String>> {
+    pub fn find_own_holder(&self, ids: &[String]) -> Result<Option<String>> {
+        let Some(host) = &self.host else {
+            return Ok(None);
+        };
         let mut slots_by_device: BTreeMap<DeviceId, u32> = BTreeMap::new();
         for (group_index, index) in ids.iter().filter_map(|id| self.by_id.get(id)) {
             let group = self.plan.groups.get(*group_index);
@@ -141,7 +150,8 @@ impl NomadSnapshot {
                 continue;
             };
             let held = leases.iter().filter(|other| other.device == entry.device).count();
-            if self.tasks.holds_lease(lease) && u32::try_from(held).unwrap_or(u32::MAX) >= *slots {
+            let is_own = self.tasks.holds_lease(lease) || tickets::is_of_ours(host, lease);
+            if is_own && u32::try_from(held).unwrap_or(u32::MAX) >= *slots {
                 return Ok(Some(lease.to_string()));
             }
         }

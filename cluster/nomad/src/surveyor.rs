@@ -14,7 +14,6 @@ use onload_host::host::Host;
 use onload_host::settings;
 use onload_host::specdir::resolve_dirs;
 use onload_host::watch::{Waker, WatchSources, Watcher};
-use onload_lease::run_dir::{REQUESTS, RUN_DIR};
 use tokio::sync::watch;
 
 use crate::cli::NomadCli;
@@ -44,10 +43,6 @@ impl NomadSurveyor {
         NomadSurveyor { options, state: Mutex::default(), snapshots: watch::channel(None).0 }
     }
 
-    pub fn options(&self) -> &NomadCli {
-        &self.options
-    }
-
     fn lock_state(&self) -> MutexGuard<'_, SurveyorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,8 +59,8 @@ impl NomadSurveyor {
     fn new_watcher(&self, host: &Host, dirs: &[PathBuf], period: Duration) -> io::Result<Watcher> {
         let mut sources = WatchSources::for_host(host, dirs);
         sources.interval = period;
-        let run = host.outside_path(RUN_DIR.as_ref());
-        sources.directories.push(run.join(REQUESTS));
+        // Changes of tickets are not watched: a task that starts with one also changes the leases, and a survey reads
+        // thousands of files.
         let config_path = self.options.config.as_ref();
         let config_dir = config_path.and_then(|path| Some(path.parent()?.to_owned()));
         sources.directories.extend(config_dir);
@@ -114,8 +109,8 @@ fn log_watch_failure(error: &io::Error) {
 
 struct SurveyTask {
     surveyor: Arc<NomadSurveyor>,
-    /// Kept for its index of CDI files.
-    host: Option<Host>,
+    /// Kept for its index of CDI files. `None` until it could be opened.
+    host: Option<Arc<Host>>,
     /// Interval of surveys without changes.
     period: Duration,
     last_message: LastMessage,
@@ -149,22 +144,10 @@ impl SurveyTask {
         watch: &mut HostWatch,
     ) -> Result<NomadSnapshot> {
         let options = &self.surveyor.options;
-        let host = match self.host.take() {
+        let host = match &self.host {
             Some(host) => host,
-            None => Host::open(&options.host_root)?,
+            None => self.host.insert(Arc::new(Host::open(&options.host_root)?)),
         };
-        let snapshot = self.survey_host(&host, settings, watch);
-        self.host = Some(host);
-        snapshot
-    }
-
-    fn survey_host(
-        &mut self,
-        host: &Host,
-        settings: &PluginSettings,
-        watch: &mut HostWatch,
-    ) -> Result<NomadSnapshot> {
-        let options = &self.surveyor.options;
         let dirs = resolve_dirs(host, &options.spec_dir)?;
         let period = settings.fingerprint_period.max(MIN_PERIOD);
         if std::mem::replace(&mut self.period, period) != period {

@@ -45,6 +45,18 @@ pub fn write(
     Ok(tickets.write(new, LOCK_TIMEOUT)?)
 }
 
+/// Returns whether a lease names a valid ticket of this plugin. [`OwnTasks`] lacks tickets that were written since the last
+/// survey.
+pub fn is_of_ours(host: &Host, lease: &Lease) -> bool {
+    let ticket = lease.ticket.as_ref().and_then(|id| find(host)?.read(id).ok());
+    ticket.is_some_and(|ticket| ticket.engine == ENGINE)
+}
+
+fn find(host: &Host) -> Option<Tickets> {
+    let run = RunDir::find(&host.outside_path(Path::new(RUN_DIR))).ok()??;
+    Tickets::find(&run, host_processes(host)).ok()?
+}
+
 fn host_processes(host: &Host) -> Processes {
     Processes::at_root(&host.outside_path(Path::new("/")))
 }
@@ -76,10 +88,7 @@ impl OwnTasks {
     /// Reads the tickets of a host. If they cannot be read, a task's device counts as held outside of Nomad, so no
     /// other task gets it.
     pub fn read(host: &Host) -> OwnTasks {
-        let path = host.outside_path(Path::new(RUN_DIR));
-        let run = RunDir::find(&path).ok().flatten();
-        let tickets = run.and_then(|run| Tickets::find(&run, host_processes(host)).ok().flatten());
-        let entries = tickets.and_then(|tickets| {
+        let entries = find(host).and_then(|tickets| {
             let entries = tickets.list().ok()?;
             // On failure the next survey repeats this.
             let _ = tickets.prune(&entries, LOCK_TIMEOUT);

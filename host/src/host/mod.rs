@@ -1,7 +1,6 @@
 //! The only module that reads the host: files, links and device nodes below a root directory, so
 //! that a captured tree is a host like the running one.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::OsString;
@@ -9,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
@@ -65,7 +64,7 @@ pub struct Host {
     directory: OwnedFd,
     running: bool,
     table: BTreeMap<PathBuf, HostNode>,
-    recording: Option<RefCell<BTreeMap<PathBuf, RecordedPath>>>,
+    recording: Option<Mutex<BTreeMap<PathBuf, RecordedPath>>>,
     observer: Option<ReadObserver>,
     spec_index: Arc<SpecIndex>,
 }
@@ -173,12 +172,16 @@ impl Host {
     }
 
     pub fn start_recording(&mut self) {
-        self.recording = Some(RefCell::default());
+        self.recording = Some(Mutex::default());
     }
 
     /// Returns everything that was read since [`Host::start_recording`], sorted.
     pub fn stop_recording(&mut self) -> BTreeMap<PathBuf, RecordedPath> {
-        self.recording.take().unwrap_or_default().into_inner()
+        self.recording
+            .take()
+            .unwrap_or_default()
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn watch(&mut self, observer: ReadObserver) {
@@ -193,7 +196,8 @@ impl Host {
 
     fn record(&self, path: &Path, add: impl FnOnce(&mut RecordedPath)) {
         if let Some(recording) = &self.recording {
-            add(recording.borrow_mut().entry(path.to_owned()).or_default());
+            let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
+            add(recording.entry(path.to_owned()).or_default());
         }
     }
 
@@ -693,6 +697,7 @@ fn parse_device_line(line: &str) -> Option<(PathBuf, HostNode)> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -1,10 +1,10 @@
 //! The service of device plugins.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use onload_host::host::Host;
+use onload_host::specdir::sha256;
+use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -17,8 +17,8 @@ use crate::statistics;
 use crate::surveyor::NomadSurveyor;
 use crate::wire::device::device_plugin_server::DevicePlugin;
 use crate::wire::device::{
-    ContainerReservation, FingerprintRequest, FingerprintResponse, ReserveRequest, ReserveResponse,
-    StatsRequest, StatsResponse,
+    FingerprintRequest, FingerprintResponse, ReserveRequest, ReserveResponse, StatsRequest,
+    StatsResponse,
 };
 
 /// Default interval of statistics.
@@ -50,12 +50,12 @@ impl DevicePlugin for DeviceService {
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
         let ids = request.into_inner().device_ids;
-        let root = self.surveyor.options().host_root.clone();
         let words = ids.join(", ");
-        let snapshot = wait_for_own_tasks(self.surveyor.snapshots(), &root, &ids).await?;
-        let reserved = spawn_blocking(move || reserve(&root, &snapshot, &ids))
+        let snapshot = wait_for_own_tasks(self.surveyor.snapshots(), &ids).await?;
+        let reserved = spawn_blocking(move || snapshot.reserve(&ids))
             .await
-            .map_err(|error| Status::internal(error.to_string()))?;
+            .map_err(|error| Status::internal(error.to_string()))?
+            .map_err(|error| Status::failed_precondition(format!("{error:#}")));
         match &reserved {
             Ok(reservation) => tracing::info!(
                 "reserved {words}: {} variables, {} mounts, {} device nodes",
@@ -83,9 +83,8 @@ impl DevicePlugin for DeviceService {
             })
             .filter(|every| !every.is_zero())
             .unwrap_or(DEFAULT_INTERVAL);
-        let root = self.surveyor.options().host_root.clone();
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(count(self.surveyor.snapshots(), root, every, sender));
+        tokio::spawn(count(self.surveyor.snapshots(), every, sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
@@ -104,20 +103,16 @@ async fn first_snapshot(snapshots: &mut Snapshots) -> Result<Arc<NomadSnapshot>,
 /// job.
 async fn wait_for_own_tasks(
     mut snapshots: Snapshots,
-    root: &Path,
     ids: &[String],
 ) -> Result<Arc<NomadSnapshot>, Status> {
     let begin = Instant::now();
     let mut is_logged = false;
     loop {
         let snapshot = first_snapshot(&mut snapshots).await?;
-        let (shared_snapshot, root, wanted_ids) =
-            (Arc::clone(&snapshot), root.to_owned(), ids.to_vec());
-        let holder = spawn_blocking(move || {
-            let host = Host::open(&root).ok()?;
-            // Does not wait if leases cannot be read. The runtime reports that.
-            shared_snapshot.find_own_holder(&host, &wanted_ids).ok()?
-        });
+        let (shared_snapshot, wanted_ids) = (Arc::clone(&snapshot), ids.to_vec());
+        // Does not wait if leases cannot be read. The runtime reports that.
+        let holder =
+            spawn_blocking(move || shared_snapshot.find_own_holder(&wanted_ids).ok().flatten());
         let holder = holder.await.ok().flatten();
         let Some(holder) = holder.filter(|_| begin.elapsed() < snapshot.settings.reserve_wait)
         else {
@@ -132,30 +127,23 @@ async fn wait_for_own_tasks(
     }
 }
 
-fn reserve(
-    root: &Path,
-    snapshot: &NomadSnapshot,
-    ids: &[String],
-) -> Result<ContainerReservation, Status> {
-    let host = Host::open(root).map_err(|error| Status::internal(error.to_string()))?;
-    let reserved = snapshot.reserve(&host, ids);
-    reserved.map_err(|error| Status::failed_precondition(format!("{error:#}")))
-}
-
 /// Sends the devices whenever they change. This never ends the stream, because Nomad would forget the devices and not
 /// request them again.
 async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintResponse, Status>>) {
+    // A digest, since the devices themselves take megabytes.
     let mut sent = None;
     loop {
-        let now = snapshots.borrow_and_update().as_ref().map(|snapshot| snapshot.to_wire());
-        if now.is_some() && sent != now {
-            let groups = now.clone().unwrap_or_default();
-            tracing::debug!("{} groups of devices are published", groups.len());
+        let groups = snapshots.borrow_and_update().as_ref().map(|snapshot| snapshot.to_wire());
+        if let Some(groups) = groups {
             let message = FingerprintResponse { device_group: groups };
-            if to.send(Ok(message)).await.is_err() {
-                return;
+            let digest = sha256(&message.encode_to_vec());
+            if sent.as_ref() != Some(&digest) {
+                tracing::debug!("{} groups of devices are published", message.device_group.len());
+                if to.send(Ok(message)).await.is_err() {
+                    return;
+                }
+                sent = Some(digest);
             }
-            sent = now;
         }
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { to.closed().await; return },
@@ -166,7 +154,6 @@ async fn publish(mut snapshots: Snapshots, to: mpsc::Sender<Result<FingerprintRe
 
 async fn count(
     mut snapshots: Snapshots,
-    root: PathBuf,
     every: Duration,
     to: mpsc::Sender<Result<StatsResponse, Status>>,
 ) {
@@ -181,9 +168,8 @@ async fn count(
         let Ok(snapshot) = first_snapshot(&mut snapshots).await else {
             return;
         };
-        let root = root.clone();
-        let read = move || Some(statistics::read(&Host::open(&root).ok()?, &snapshot.plan.groups));
-        // Sends no groups if the host cannot be opened.
+        // Sends no groups if the host could not be opened.
+        let read = move || Some(statistics::read(snapshot.host.as_ref()?, &snapshot.plan.groups));
         let groups = spawn_blocking(read).await.ok().flatten();
         let message = StatsResponse { groups: groups.unwrap_or_default() };
         if to.send(Ok(message)).await.is_err() {
