@@ -16,7 +16,7 @@ use onload_lease::tickets::to_variable;
 use onload_sys::text::ShortList;
 
 use crate::devices::edit_sources::{self, EditSources};
-use crate::devices::group::{self, DevicePosition, NomadDevice, NomadGroup};
+use crate::devices::group::{NomadDevice, NomadGroup, find_position};
 use crate::devices::id;
 use crate::devices::plan::{NomadPlan, plan};
 use crate::devices::reservation::{
@@ -36,7 +36,6 @@ pub struct NomadSnapshot {
     pub settings: PluginSettings,
     /// `None` before the first survey.
     pub host: Option<Arc<Host>>,
-    by_id: BTreeMap<String, DevicePosition>,
     tasks: OwnTasks,
     edit_sources: EditSources,
 }
@@ -65,7 +64,6 @@ impl NomadSnapshot {
             plan(&survey.devices, settings, earlier_plan, |lease| tasks.holds_lease(lease));
         plan.left_out.extend(survey.exclusions);
         Ok(NomadSnapshot {
-            by_id: group::positions_by_id(&plan.groups),
             plan,
             warnings: survey.warnings,
             settings: settings.clone(),
@@ -132,11 +130,9 @@ impl NomadSnapshot {
             return Ok(None);
         };
         let mut slots_by_device: BTreeMap<DeviceId, u32> = BTreeMap::new();
-        for (group_index, index) in ids.iter().filter_map(|id| self.by_id.get(id)) {
-            let group = self.plan.groups.get(*group_index);
-            let Some(device) = group.and_then(|group| group.devices.get(*index)) else {
-                continue;
-            };
+        let groups = &self.plan.groups;
+        for (group, index) in ids.iter().filter_map(|id| find_position(groups, id)) {
+            let device = &groups[group].devices[index];
             for (class, names) in &device.cdi_devices {
                 let members = leased_devices(*class, names);
                 slots_by_device.extend(members.map(|member| (member, device.slots)));
@@ -170,12 +166,11 @@ impl NomadSnapshot {
         let mut used = BTreeSet::new();
         let mut devices = Vec::new();
         for id in ids {
-            let position = self.by_id.get(id).copied();
-            let group = position.and_then(|(group_index, _)| self.plan.groups.get(group_index));
-            let (Some((group_index, requested)), Some(group)) = (position, group) else {
+            let Some((group_index, requested)) = find_position(&self.plan.groups, id) else {
                 let why = self.absence_reason(id);
                 bail!("reserving {id}: {why}; let Nomad place the task again");
             };
+            let group = &self.plan.groups[group_index];
             let index = find_unused(group, requested, |index| used.contains(&(group_index, index)));
             let Some(device) =
                 group.devices.get(index).filter(|_| used.insert((group_index, index)))

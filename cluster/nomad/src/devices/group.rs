@@ -8,7 +8,7 @@ use onload_host::offers::Health;
 use onload_sys::pci::PciAddress;
 
 use super::attributes::NomadAttributes;
-use super::id::{DeviceType, slot_id};
+use super::id::{self, DeviceType, slot_id};
 use crate::wire::device::{DetectedDevice, DeviceGroup, DeviceLocality};
 
 /// The CDI devices that a task gets, by class, in the order in which their edits are applied.
@@ -115,16 +115,14 @@ impl NomadDevice {
     }
 }
 
-/// The position of a device: the index of its group, and its index in the group.
-pub type DevicePosition = (usize, usize);
-
-/// Returns the positions of devices by the ids of their slots.
-pub fn positions_by_id(groups: &[NomadGroup]) -> BTreeMap<String, DevicePosition> {
-    let mut positions = BTreeMap::new();
-    for (group_index, group) in groups.iter().enumerate() {
-        for (device_index, device) in group.devices.iter().enumerate() {
-            positions.extend(group.ids(device).map(|id| (id, (group_index, device_index))));
-        }
-    }
-    positions
+/// Finds the device with a slot that has this id. Returns the index of its group, and its index in the group.
+pub fn find_position(groups: &[NomadGroup], id: &str) -> Option<(usize, usize)> {
+    let (r#type, key, slot) = id::parse(id)?;
+    groups.iter().enumerate().filter(|(_, group)| group.r#type == r#type).find_map(
+        |(group_index, group)| {
+            let mut devices = group.devices.iter();
+            let index = devices.position(|device| device.key == key && slot < device.slots)?;
+            Some((group_index, index))
+        },
+    )
 }
