@@ -46,14 +46,10 @@ fn install(global: &KubernetesArgs, args: &InstallArgs) -> Result<()> {
 }
 
 fn health(args: &HealthArgs) -> Result<ExitCode> {
-    let state = query(&args.health_socket)?;
-    let reason = if args.ready { state.not_ready } else { state.stuck };
-    let (line, status) = match reason {
-        None => ("ok".to_owned(), ExitCode::SUCCESS),
-        Some(reason) => (reason, ExitCode::FAILURE),
-    };
-    writeln!(io::stdout(), "{line}")?;
-    Ok(status)
+    let path = if args.ready { "/readyz" } else { "/healthz" };
+    let (is_good, text) = query(&args.health_socket, path)?;
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn uninstall(global: &KubernetesArgs, args: UninstallArgs) -> Result<ExitCode> {

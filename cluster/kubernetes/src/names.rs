@@ -4,7 +4,6 @@
 //! devices come and go: it is derived only from the device's own name. Names must be DNS labels (`validateDeviceName`
 //! in pkg/apis/resource/validation of Kubernetes), which `mlx5_0` and `0000:81:00.0` are not.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -74,68 +73,38 @@ pub fn is_allocatable(device: &HostDevice) -> bool {
     !device.class.is_uncountable() && !device.is_loopback()
 }
 
-/// Maps a node's devices to their names and back.
-#[derive(Debug, Default)]
-pub struct DeviceNames {
-    devices: BTreeMap<(Class, String), DeviceName>,
-    /// Names of the few devices whose derived name would be another one's.
-    other_labels: BTreeMap<(Class, DeviceName), String>,
+/// Returns the name of an offer, or of one slot of it. It is a DNS label.
+pub fn device_label(name: &DeviceName, slot: Option<u32>) -> String {
+    let base = base_label(name.as_str());
+    match slot {
+        None => base,
+        Some(slot) => format!("{base}{SLOT}{slot}"),
+    }
 }
 
-impl DeviceNames {
-    pub fn new(devices: &[HostDevice]) -> DeviceNames {
-        let mut names = DeviceNames::default();
-        for device in devices.iter().filter(|device| is_allocatable(device)) {
-            names.add(device.class, &device.name);
-        }
-        names
-    }
+/// Finds the device with this label, or with a slot that has it, in a pool of these offers.
+pub fn find_device<'o>(
+    devices: &'o [HostDevice],
+    node: &NodeName,
+    pool: &str,
+    label: &str,
+) -> Option<&'o HostDevice> {
+    let class = node.parse_pool(pool)?;
+    let find = |label: &str| {
+        let mut devices = devices.iter().filter(|device| device.class == class);
+        devices.find(|device| is_allocatable(device) && has_label(device.name.as_str(), label))
+    };
+    find(label).or_else(|| find(split_slot(label)?.0))
+}
 
-    fn add(&mut self, class: Class, name: &DeviceName) {
-        let usual = base_label(name.as_str());
-        let mut key = (class, usual.clone());
-        // Only if two 32-bit hashes are equal does the name depend on another device: the second gets a longer hash.
-        let mut digits = DIGITS;
-        while self.devices.get(&key).is_some_and(|other| other != name) && digits < DIGITS * 4 {
-            digits += DIGITS;
-            key.1 = hash_name(name.as_str(), digits);
-        }
-        if key.1 != usual {
-            self.other_labels.insert((class, name.clone()), key.1.clone());
-        }
-        self.devices.insert(key, name.clone());
-    }
+/// Returns whether a device has this label. Only few names need [`base_label`], which is slow for thousands of devices.
+fn has_label(name: &str, label: &str) -> bool {
+    let is_like = name.bytes().map(replace_separator).eq(label.bytes());
+    (is_like || is_hashed(label)) && base_label(name) == label
+}
 
-    /// Returns the name of an offer, or of one slot of it. It is a DNS label.
-    pub fn device_name(&self, class: Class, name: &DeviceName, slot: Option<u32>) -> String {
-        let other = self.other_labels.get(&(class, name.clone()));
-        let base = other.cloned().unwrap_or_else(|| base_label(name.as_str()));
-        match slot {
-            None => base,
-            Some(slot) => format!("{base}{SLOT}{slot}"),
-        }
-    }
-
-    /// Returns the device with this name or slot name, or `None` if the node does not offer it.
-    fn find(&self, class: Class, device: &str) -> Option<&DeviceName> {
-        let find = |base: &str| self.devices.get(&(class, base.to_owned()));
-        find(device).or_else(|| find(split_slot(device)?.0))
-    }
-
-    /// Finds a device of a pool among these offers, which are sorted by class and name.
-    pub fn find_device<'o>(
-        &self,
-        devices: &'o [HostDevice],
-        node: &NodeName,
-        pool: &str,
-        device: &str,
-    ) -> Option<&'o HostDevice> {
-        let class = node.parse_pool(pool)?;
-        let key = (class, self.find(class, device)?);
-        let index = devices
-            .binary_search_by(|host_device| (host_device.class, &host_device.name).cmp(&key));
-        devices.get(index.ok()?)
-    }
+fn replace_separator(byte: u8) -> u8 {
+    if matches!(byte, b'_' | b':' | b'.') { b'-' } else { byte }
 }
 
 /// Returns a name that begins with the node's name, or with its hash if it is very long.
@@ -160,7 +129,7 @@ fn base_label(name: &str) -> String {
     if is_own && is_dns_label(&label) && label.len() <= MAX_BASE && !label.contains("--") {
         label
     } else {
-        hash_name(name, DIGITS)
+        hash_name(name)
     }
 }
 
@@ -170,15 +139,21 @@ fn is_plain(byte: u8) -> bool {
 
 /// Returns whether a label could be that of a PCI address, or have a hash or a slot.
 fn is_ambiguous(label: &str) -> bool {
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let hash = label.rsplit_once('-').map(|(_, last)| last);
-    let is_hashed = hash.is_some_and(|hash| hash.len() % DIGITS == 0 && is_hex(hash));
     let parts: Vec<&str> = label.split('-').collect();
     let is_pci = parts.len() == 4 && parts.into_iter().all(is_hex);
-    is_hashed || is_pci || split_slot(label).is_some()
+    is_hashed(label) || is_pci || split_slot(label).is_some()
 }
 
-fn hash_name(name: &str, digits: usize) -> String {
+fn is_hashed(label: &str) -> bool {
+    let end = label.rsplit_once('-').map(|(_, end)| end);
+    end.is_some_and(|end| end.len() % DIGITS == 0 && is_hex(end))
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn hash_name(name: &str) -> String {
     let mut label = String::new();
     for char in name.chars() {
         match char.to_ascii_lowercase() {
@@ -187,9 +162,9 @@ fn hash_name(name: &str, digits: usize) -> String {
             _ => label.push('-'),
         }
     }
-    label.truncate(MAX_BASE - digits - 1);
+    label.truncate(MAX_BASE - DIGITS - 1);
     let label = label.trim_end_matches('-');
-    format!("{label}-{}", hash(name, digits))
+    format!("{label}-{}", hash(name, DIGITS))
 }
 
 pub(crate) fn hash(text: &str, digits: usize) -> String {
@@ -231,37 +206,32 @@ mod tests {
         DeviceName::try_from(text).unwrap()
     }
 
-    fn names(devices: &[(Class, &str)]) -> DeviceNames {
-        let host_devices: Vec<HostDevice> =
-            devices.iter().map(|(class, name)| HostDevice::new(*class, name).unwrap()).collect();
-        DeviceNames::new(&host_devices)
+    fn devices(class: Class, names: &[&str]) -> Vec<HostDevice> {
+        names.iter().map(|name| HostDevice::new(class, name).unwrap()).collect()
     }
 
     #[test]
     fn usual_names_keep_their_look() {
-        let names = names(&[]);
-        for (class, device, label) in [
-            (Class::Nic, "ens1f0np0", "ens1f0np0"),
-            (Class::Rdma, "mlx5_0", "mlx5-0"),
-            (Class::Rdma, "mlx5_bond_0", "mlx5-bond-0"),
-            (Class::Vfio, "0000:81:10.7", "0000-81-10-7"),
-            (Class::Vfio, "10000:81:10.7", "10000-81-10-7"),
-            (Class::Ptp, "ptp0", "ptp0"),
+        for (device, label) in [
+            ("ens1f0np0", "ens1f0np0"),
+            ("mlx5_0", "mlx5-0"),
+            ("mlx5_bond_0", "mlx5-bond-0"),
+            ("0000:81:10.7", "0000-81-10-7"),
+            ("10000:81:10.7", "10000-81-10-7"),
         ] {
-            assert_eq!(names.device_name(class, &name(device), None), label);
+            assert_eq!(device_label(&name(device), None), label);
         }
-        let slot = names.device_name(Class::Nic, &name("ens1"), Some(9));
-        assert_eq!(slot, "ens1-slot-9");
+        assert_eq!(device_label(&name("ens1"), Some(9)), "ens1-slot-9");
         assert_eq!(node("n1").pool_name(Class::NicPlain), "n1/nic-plain");
     }
 
     #[test]
     fn names_that_would_meet_have_a_hash() {
-        let rdma = names(&[(Class::Rdma, "mlx5_0"), (Class::Rdma, "mlx5-0")]);
-        let other = rdma.device_name(Class::Rdma, &name("mlx5-0"), None);
-        assert_eq!(other, "mlx5-0-a5648384");
-        for (label, device) in [("mlx5-0", "mlx5_0"), (other.as_str(), "mlx5-0")] {
-            assert_eq!(rdma.find(Class::Rdma, label), Some(&name(device)));
+        assert_eq!(device_label(&name("mlx5-0"), None), "mlx5-0-a5648384");
+        let devices = devices(Class::Rdma, &["mlx5_0", "mlx5-0"]);
+        for (label, device) in [("mlx5-0", "mlx5_0"), ("mlx5-0-a5648384", "mlx5-0")] {
+            let found = find_device(&devices, &node("n1"), "n1/rdma", label).unwrap();
+            assert_eq!(found.name.as_str(), device);
         }
     }
 
@@ -269,7 +239,7 @@ mod tests {
     fn what_the_node_does_not_offer_is_not_found() {
         let devices = [(Class::Nic, "ens1"), (Class::Hugepages, "2Mi")]
             .map(|(class, name)| HostDevice::new(class, name).unwrap());
-        let (names, node) = (DeviceNames::new(&devices), node("n1"));
+        let node = node("n1");
         for (pool, device) in [
             ("n1/nic", "ens2"),
             ("n2/nic", "ens1"),
@@ -283,10 +253,10 @@ mod tests {
             ("n1/nic", "ens1-slot-1-slot-1"),
             ("n1/hugepages", "2Mi"),
         ] {
-            let found = names.find_device(&devices, &node, pool, device);
+            let found = find_device(&devices, &node, pool, device);
             assert!(found.is_none(), "{pool} {device}");
         }
-        let found = names.find_device(&devices, &node, "n1/nic", "ens1-slot-4294967295");
+        let found = find_device(&devices, &node, "n1/nic", "ens1-slot-4294967295");
         assert_eq!(found.unwrap().name, devices[0].name);
     }
 
@@ -331,32 +301,18 @@ mod tests {
         fn no_two_names_meet_and_each_leads_back(
             devices in prop::collection::btree_set(device_name(), 1..40)
         ) {
-            let devices: Vec<(Class, &str)> =
-                devices.iter().map(|name| (Class::Nic, name.as_str())).collect();
-            let names = names(&devices);
+            let names: Vec<&str> = devices.iter().map(String::as_str).collect();
+            let devices = self::devices(Class::Nic, &names);
             let mut labels = BTreeSet::new();
-            for (class, device) in &devices {
+            for device in &devices {
                 for slot in [None, Some(0), Some(7), Some(u32::MAX)] {
-                    let label = names.device_name(*class, &name(device), slot);
+                    let label = device_label(&device.name, slot);
                     prop_assert!(is_dns_label(&label), "{label}");
-                    prop_assert!(labels.insert(label.clone()), "{label} of {device}");
-                    let found = names.find(Class::Nic, &label).unwrap();
-                    prop_assert_eq!(found.as_str(), *device);
+                    prop_assert!(labels.insert(label.clone()), "{label} of {}", device.name);
+                    let found = find_device(&devices, &node("n1"), "n1/nic", &label).unwrap();
+                    prop_assert_eq!(&found.name, &device.name);
                 }
             }
-        }
-
-        #[test]
-        fn a_name_does_not_depend_on_the_other_devices(
-            device in device_name(), others in prop::collection::btree_set(device_name(), 0..40)
-        ) {
-            let alone = names(&[(Class::Rdma, &device)]);
-            let all: Vec<(Class, &str)> = others.iter().map(|name| (Class::Rdma, name.as_str())).chain([(Class::Rdma, device.as_str())]).collect();
-            let (class, device) = (Class::Rdma, name(&device));
-            prop_assert_eq!(
-                names(&all).device_name(class, &device, Some(3)),
-                alone.device_name(class, &device, Some(3))
-            );
         }
     }
 }

@@ -47,7 +47,7 @@ const STARTING: &str = "starting the daemon";
 
 /// Offers devices until SIGTERM or SIGINT.
 pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
-    let host = Host::open(&global.host_root)?;
+    let host = Arc::new(Host::open(&global.host_root)?);
     let spec_dirs = resolve_dirs(&host, &args.spec_dir)?;
     let metrics = Arc::new(DaemonMetrics::default());
     let specs = Arc::new(SpecNames::new(spec_dirs));
@@ -55,8 +55,14 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
     let spec_writer = args.spec_dir.is_empty().then(|| SpecWriter::new(global.hook_dir.clone()));
     let config_path = global.config.clone();
     let is_listen_set = args.listen.is_some();
-    let mut surveyor =
-        KubernetesSurveyor::new(host, config_path, &specs, spec_writer, &metrics, is_listen_set)?;
+    let mut surveyor = KubernetesSurveyor::new(
+        Arc::clone(&host),
+        config_path,
+        &specs,
+        spec_writer,
+        &metrics,
+        is_listen_set,
+    )?;
     log::init(surveyor.config().log.level);
     let listen = match &args.listen {
         Some(listen) => (listen.clone(), "--listen or ONLOAD_KUBERNETES_LISTEN"),
@@ -88,7 +94,6 @@ pub fn run(global: &KubernetesArgs, args: &RunArgs) -> Result<()> {
         specs: Arc::clone(&specs),
         metrics: Arc::clone(&metrics),
     });
-    let host = Host::open(&global.host_root)?;
     let offer_lock = try_lock(&host, OFFER_LOCK)?;
     if offer_lock.is_none() && dra.is_none() {
         bail!(SECOND);
@@ -108,7 +113,7 @@ async fn offer_all(
     listen: (ListenAddress, &'static str),
     node: Arc<PluginHost>,
     dra: Option<DraDriver>,
-    alone: (Host, Option<Lock>),
+    alone: (Arc<Host>, Option<Lock>),
 ) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context(STARTING)?;
     let mut interrupt = signal(SignalKind::interrupt()).context(STARTING)?;
@@ -127,7 +132,7 @@ async fn offer_all(
     };
     tokio::spawn(http::serve(listen, daemon.clone()));
     if let Some(path) = args.health_socket.clone() {
-        tokio::spawn(health::serve(path, daemon));
+        tokio::spawn(http::serve((ListenAddress::Unix(path), "--health-socket"), daemon));
     }
     let directory = &args.device_plugin_dir;
     let mut resources = OfferedResources {
@@ -138,6 +143,7 @@ async fn offer_all(
     };
     let mut watching = JoinSet::new();
     watching.spawn(watch_alone(directory.clone(), kubelet_sender, alone));
+    watching.spawn(mounted_directory::watch(directory.clone()));
     if let Some(driver) = dra {
         for path in socket_dirs(&driver.kubelet_dir) {
             watching.spawn(mounted_directory::watch(path));
@@ -178,7 +184,7 @@ async fn offer_all(
 async fn watch_alone(
     path: PathBuf,
     kubelet: watch::Sender<KubeletState>,
-    (host, mut alone): (Host, Option<Lock>),
+    (host, mut alone): (Arc<Host>, Option<Lock>),
 ) -> Result<Infallible> {
     if alone.is_none() {
         tracing::info!(reason = SECOND, "waiting for the other instance to end");

@@ -15,7 +15,6 @@ use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_host::offers::{HostDevice, Survey};
 use onload_host::spec_index::SpecFiles;
 
-use crate::names::DeviceNames;
 use crate::resources::{Resource, ResourcePlan, SpecAuthor, container_nodes, plan};
 
 /// The CDI kind of devices of ResourceClaims.
@@ -28,8 +27,6 @@ pub struct KubernetesSnapshot {
     pub plan: ResourcePlan,
     /// The host's offers, sorted by class and name.
     pub devices: Vec<HostDevice>,
-    /// Their names at the API server.
-    pub names: DeviceNames,
     pub config: Config,
     /// The writer of the specifications, if known.
     pub written_by: SpecAuthor,
@@ -58,7 +55,6 @@ impl KubernetesSnapshot {
         KubernetesSnapshot {
             plan: plan(&devices, &specs, config),
             nodes: device_nodes(&devices, &specs),
-            names: DeviceNames::new(&devices),
             devices,
             config: config.clone(),
             written_by,

@@ -41,11 +41,6 @@ impl SocketFile {
         self.identity
             .is_some_and(|own| identity(&self.path).is_some_and(|(current, _)| current == own))
     }
-
-    /// Keeps the socket when the program ends.
-    pub fn keep(mut self) {
-        self.identity = None;
-    }
 }
 
 impl Drop for SocketFile {

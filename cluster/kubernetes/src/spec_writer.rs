@@ -23,6 +23,8 @@ use onload_sys::fs::atomic;
 use onload_sys::fs::lock::Lock;
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 
+use crate::resources::SpecAuthor;
+
 /// The directory for specifications.
 pub const SPEC_DIR: &str = "/var/run/cdi";
 /// The default directory of the hook.
@@ -90,46 +92,19 @@ pub fn hook_path(
     )
 }
 
-/// The result of an update: the program that writes the specifications.
+/// The result of an update.
 #[derive(Debug)]
-pub enum WriteResult {
-    /// This daemon has written them.
-    Here { plan: Box<SpecPlan>, hook: PathBuf },
-    /// The package's service writes them.
-    ByPackage,
-    /// Another daemon of this node writes them.
-    ByAnother,
+pub struct WriteResult {
+    pub author: SpecAuthor,
+    /// Whether a specification has changed.
+    pub has_changed: bool,
+    /// Says which program writes the specifications, for the log.
+    pub message: String,
 }
 
 impl WriteResult {
-    /// Returns whether a specification has changed.
-    pub fn changes_files(&self) -> bool {
-        matches!(self, WriteResult::Here { plan, .. } if plan.changes_files())
-    }
-
-    /// Describes the writer for the log.
-    pub fn describe(&self) -> String {
-        match self {
-            WriteResult::Here { plan, hook } => {
-                let hook = hook.display();
-                let mut text =
-                    format!("this daemon writes the specifications, with the hook {hook}");
-                let foreign: Vec<&str> = plan.left_files().collect();
-                if !foreign.is_empty() {
-                    let names = foreign.join(", ");
-                    text += &format!(
-                        ", except {names}, which another program or user wrote or changed"
-                    );
-                }
-                text
-            }
-            WriteResult::ByPackage => {
-                "the package writes the specifications, by onload-cdi.service".to_owned()
-            }
-            WriteResult::ByAnother => {
-                "another daemon of this node writes the specifications until it ends".to_owned()
-            }
-        }
+    fn by_another(author: SpecAuthor, message: &str) -> WriteResult {
+        WriteResult { author, has_changed: false, message: message.to_owned() }
     }
 }
 
@@ -162,10 +137,12 @@ impl SpecWriter {
             self.lock = try_lock(host, WRITER_LOCK)?;
         }
         if self.lock.is_none() {
-            return Ok(WriteResult::ByAnother);
+            let message = "another daemon of this node writes the specifications until it ends";
+            return Ok(WriteResult::by_another(SpecAuthor::Daemon, message));
         }
         if is_package_writer(host)? {
-            return Ok(WriteResult::ByPackage);
+            let message = "the package writes the specifications, by onload-cdi.service";
+            return Ok(WriteResult::by_another(SpecAuthor::Operator, message));
         }
         if config.discover.missing_nic_is_error && inventory.nics.is_empty() {
             bail!(
@@ -179,8 +156,16 @@ impl SpecWriter {
         let installed = InstalledFiles::read(host, &config)?;
         let specs = generate(inventory, &pools.offered, &config, installed)?;
         let kinds = &config.cdi.kinds;
-        let plan = Box::new(write(host, &specs, kinds, inventory.undecided_classes())?);
-        Ok(WriteResult::Here { plan, hook })
+        let plan = write(host, &specs, kinds, inventory.undecided_classes())?;
+        let hook = hook.display();
+        let mut message = format!("this daemon writes the specifications, with the hook {hook}");
+        let foreign: Vec<&str> = plan.left_files().collect();
+        if !foreign.is_empty() {
+            let names = foreign.join(", ");
+            message += &format!(", except {names}, which another program or user wrote or changed");
+        }
+        let has_changed = plan.changes_files();
+        Ok(WriteResult { author: SpecAuthor::Daemon, has_changed, message })
     }
 }
 
@@ -302,6 +287,10 @@ mod tests {
         }
     }
 
+    fn is_here(result: &WriteResult) -> bool {
+        result.message.starts_with("this daemon writes ")
+    }
+
     #[test]
     fn a_node_without_our_package_has_the_daemon_as_its_writer() {
         let node = Node::new();
@@ -318,14 +307,10 @@ mod tests {
         let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
         let mut keeper = node.keeper();
         let mut keep = || keeper.update(&node.host(), &config, &inventory, &pools).unwrap();
-        assert!(matches!(keep(), WriteResult::Here { .. }));
+        assert!(is_here(&keep()));
         for (seconds, by_package) in [(0, true), (200, true), (240, false)] {
             node.last_run(Duration::from_secs(seconds));
-            assert_eq!(
-                matches!(keep(), WriteResult::ByPackage),
-                by_package,
-                "a run {seconds} s ago"
-            );
+            assert_eq!(keep().author == SpecAuthor::Operator, by_package, "a run {seconds} s ago");
         }
     }
 
@@ -456,15 +441,15 @@ mod tests {
             let (inventory, pools) = onload_host::pools::discover_with_pools(&node.host(), &config);
             keeper.update(&node.host(), &config, &inventory, &pools).unwrap()
         };
-        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
+        assert!(is_here(&keep(&mut first)));
         let locks = node.path("run/onload-ctk/@locks");
         fs::remove_dir_all(&locks).unwrap();
-        assert!(matches!(keep(&mut first), WriteResult::Here { .. }));
+        assert!(is_here(&keep(&mut first)));
         assert!(try_lock(&node.host(), WRITER_LOCK).unwrap().is_none(), "it is taken again");
         fs::remove_dir_all(&locks).unwrap();
         let mut second = node.keeper();
-        assert!(matches!(keep(&mut second), WriteResult::Here { .. }));
-        assert!(matches!(keep(&mut first), WriteResult::ByAnother));
+        assert!(is_here(&keep(&mut second)));
+        assert!(keep(&mut first).message.starts_with("another daemon "));
     }
 
     #[test]
@@ -481,7 +466,7 @@ mod tests {
         assert!(keep().unwrap_err().to_string().contains("hook "));
         assert_eq!(fs::read(node.path(FILE)).unwrap(), before);
         node.program(PACKAGED);
-        assert!(matches!(keep(), Ok(WriteResult::Here { .. })));
+        assert!(is_here(&keep().unwrap()));
         assert!(!node.path(FILE).exists(), "this node has no such device");
     }
 

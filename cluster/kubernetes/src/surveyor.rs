@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::observe::metrics::DaemonMetrics;
 use crate::resources::SpecAuthor;
 use crate::snapshot::{KubernetesSnapshot, SpecNames};
-use crate::spec_writer::{SpecWriter, WriteResult};
+use crate::spec_writer::SpecWriter;
 
 /// Interval between surveys if changes cannot be watched.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const MEASURES: usize = 3;
 /// The host and the configuration.
 #[derive(Debug)]
 pub struct KubernetesSurveyor {
-    host: Host,
+    host: Arc<Host>,
     /// The configuration file, if it is not the host's own.
     config_path: Option<PathBuf>,
     specs: Arc<SpecNames>,
@@ -51,7 +51,7 @@ pub struct KubernetesSurveyor {
 
 impl KubernetesSurveyor {
     pub fn new(
-        host: Host,
+        host: Arc<Host>,
         config_path: Option<PathBuf>,
         specs: &Arc<SpecNames>,
         spec_writer: Option<SpecWriter>,
@@ -77,7 +77,9 @@ impl KubernetesSurveyor {
 
     /// Surveys the host now, after writing its specifications if that is the daemon's task.
     pub fn survey_host(&mut self) -> Result<KubernetesSnapshot> {
-        let mut survey = self.read_survey()?;
+        let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
+        self.metrics.record_survey(survey.is_ok());
+        let mut survey = survey?;
         let (written_by, has_changed) = self.update_specs(&survey);
         if has_changed {
             (survey.specs, survey.spec_files) = self.host.spec_index().scan(self.specs.dirs());
@@ -112,12 +114,6 @@ impl KubernetesSurveyor {
         }
     }
 
-    fn read_survey(&self) -> Result<Survey> {
-        let survey = Survey::read(&self.host, &self.config, self.specs.dirs());
-        self.metrics.record_survey(survey.is_ok());
-        survey
-    }
-
     /// Updates the specifications. Returns the writer, and whether one has changed.
     fn update_specs(&mut self, survey: &Survey) -> (SpecAuthor, bool) {
         let Some(spec_writer) = &mut self.spec_writer else {
@@ -132,15 +128,10 @@ impl KubernetesSurveyor {
                 return (SpecAuthor::Daemon, false);
             }
         };
-        let author = match result {
-            WriteResult::ByPackage => SpecAuthor::Operator,
-            WriteResult::Here { .. } | WriteResult::ByAnother => SpecAuthor::Daemon,
-        };
-        let message = result.describe();
-        if self.last_messages[SPECIFICATIONS].is_new(&message) {
-            tracing::info!("{message}");
+        if self.last_messages[SPECIFICATIONS].is_new(&result.message) {
+            tracing::info!("{}", result.message);
         }
-        (author, result.changes_files())
+        (result.author, result.has_changed)
     }
 
     /// Surveys the host in another thread, because malloc(3) keeps the memory of a survey in that thread's arena for

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_host::offers::{Health, HostDevice, Sharing};
 
-use crate::names::{NodeName, is_allocatable, truncate};
+use crate::names::{NodeName, device_label, is_allocatable, truncate};
 use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra_health::{
     DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesResponse,
@@ -47,7 +47,7 @@ pub(super) fn list_devices(
         devices.push(DeviceHealth {
             device: Some(DeviceIdentifier {
                 pool_name: node.pool_name(device.class),
-                device_name: snapshot.names.device_name(device.class, &device.name, slot),
+                device_name: device_label(&device.name, slot),
             }),
             health: health.into(),
             last_updated_time: now,

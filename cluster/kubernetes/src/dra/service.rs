@@ -72,20 +72,17 @@ impl DraService {
     /// Sends the health of all devices at each change, and again before kubelet's timeout.
     async fn stream_health(self, to: mpsc::Sender<Result<NodeWatchResourcesResponse, Status>>) {
         let (mut host, mut stop) = (self.preparer.host.clone(), self.stop.clone());
-        let mut sent = None;
         loop {
             host.mark_unchanged();
             let now = self.health();
             if to.send(Ok(now.clone())).await.is_err() {
                 return;
             }
-            if !sent.is_some_and(|sent| health::is_same(&sent, &now)) {
-                tracing::debug!(devices = now.devices.len(), "health sent");
-            }
             let changed = async {
                 // A survey without changes is not sent.
                 while host.changed().await.is_ok() {
                     if !health::is_same(&now, &self.health()) {
+                        tracing::debug!("the health of devices has changed");
                         return;
                     }
                 }
@@ -97,7 +94,6 @@ impl DraService {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = to.closed() => return,
             }
-            sent = Some(now);
         }
     }
 

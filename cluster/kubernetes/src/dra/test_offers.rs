@@ -8,7 +8,6 @@ use onload_core::config::Config;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attributes, HostDevice};
 
-use crate::names::DeviceNames;
 use crate::resources::{ResourcePlan, SpecAuthor};
 use crate::snapshot::KubernetesSnapshot;
 
@@ -26,7 +25,6 @@ pub(crate) fn snapshot(
 ) -> KubernetesSnapshot {
     KubernetesSnapshot {
         plan: ResourcePlan::default(),
-        names: DeviceNames::new(&devices),
         devices,
         config: Config { kubernetes: settings, ..Config::default() },
         written_by: SpecAuthor::Operator,

@@ -1,36 +1,28 @@
-//! The daemon's health and readiness for the probes of its pod, served at a socket that other pods and users cannot
+//! The daemon's health and readiness. The probes of its pod query them at a socket that other pods and users cannot
 //! reach, so that they cannot cause the daemon to be killed.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use onload_agent::LastMessage;
 use onload_core::class::Class;
-use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
 use super::metrics::DaemonMetrics;
 use crate::snapshot::KubernetesSnapshot;
-use crate::socket;
 
 /// A daemon without a survey of the host for this long counts as stuck.
 const STUCK: Duration = Duration::from_secs(300);
-/// Time limit for an answer, on both sides.
+/// Time limit for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Wait before a socket that cannot be created is tried again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Limit for an answer in bytes.
 const MAX_BYTES: u64 = 64 * 1024;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonState {
     pub stuck: Option<String>,
     /// Why pods do not get the node's devices.
@@ -82,47 +74,26 @@ impl Daemon {
     }
 }
 
-/// Serves the socket until the program ends. Failure to create it is logged and retried, while devices are offered all
-/// the same.
-pub async fn serve(path: PathBuf, daemon: Daemon) {
-    let mut last_message = LastMessage::default();
-    loop {
-        match socket::bind(&path) {
-            Ok((listener, _socket_file)) => {
-                tracing::info!(path = %path.display(), "answering health checks");
-                // Ends if accepting a connection fails.
-                while let Ok((mut stream, _)) = listener.accept().await {
-                    // Cannot fail for two texts.
-                    let text = serde_json::to_vec(&daemon.state()).unwrap_or_default();
-                    // A client that does not read is dropped after the time limit.
-                    let _ = timeout(TIMEOUT, stream.write_all(&text)).await;
-                }
-            }
-            Err(error) => {
-                let text = format!("{error:#}");
-                if last_message.is_new(&text) {
-                    tracing::error!(error = %text, "serving health failed; trying again");
-                }
-            }
-        }
-        sleep(RETRY_INTERVAL).await;
-    }
+/// Requests `/healthz` or `/readyz` of the daemon at its health socket. Returns whether the answer is good, and its text.
+pub fn query(socket: &Path, path: &str) -> Result<(bool, String)> {
+    let shown = socket.display();
+    let answer = request(socket, path)
+        .with_context(|| format!("reading the health of the daemon at {shown}"))?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .with_context(|| format!("the answer of the daemon at {shown} cannot be parsed"))?;
+    Ok((head.starts_with("HTTP/1.1 200 "), body.to_owned()))
 }
 
-pub fn query(path: &Path) -> Result<DaemonState> {
-    let shown = path.display();
-    let text =
-        read(path).with_context(|| format!("reading the health of the daemon at {shown}"))?;
-    serde_json::from_slice(&text)
-        .with_context(|| format!("the answer of the daemon at {shown} cannot be parsed"))
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let stream = UnixStream::connect(path)?;
+/// Returns the whole answer, after which the daemon closes the connection.
+fn request(socket: &Path, path: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    let mut text = Vec::new();
-    stream.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(text)
+    let text = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(text.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(MAX_BYTES).read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 #[cfg(test)]
@@ -134,7 +105,6 @@ mod tests {
     use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
-    use crate::names::DeviceNames;
     use crate::resources::test_devices::exclusive;
     use crate::resources::{Resource, ResourcePlan, SpecAuthor};
 
@@ -149,7 +119,6 @@ mod tests {
                 ..ResourcePlan::default()
             },
             devices: Vec::new(),
-            names: DeviceNames::default(),
             config: Config::default(),
             written_by: SpecAuthor::Operator,
             lease_hooks: BTreeMap::new(),
@@ -232,10 +201,13 @@ mod tests {
     fn a_socket_that_nobody_serves_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("health.sock");
-        let refusal = || query(&path).unwrap_err().to_string();
+        let refusal = || query(&path, "/healthz").unwrap_err().to_string();
         assert_eq!(refusal(), format!("reading the health of the daemon at {}", path.display()));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
+        let other = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+        });
         assert!(refusal().ends_with(" cannot be parsed"));
         other.join().unwrap();
     }

@@ -68,8 +68,7 @@ async fn serve_at(
             accept_all(TcpListenerStream::new(listener), daemon).await;
         }
         ListenAddress::Unix(path) => {
-            let (listener, socket_file) = socket::bind(path)?;
-            socket_file.keep();
+            let (listener, _socket_file) = socket::bind(path)?;
             tracing::info!(path = %path.display(), "serving /metrics, /healthz and /readyz");
             accept_all(UnixListenerStream::new(listener), daemon).await;
         }

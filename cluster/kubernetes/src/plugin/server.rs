@@ -219,7 +219,6 @@ mod tests {
         let snapshot = KubernetesSnapshot {
             plan: crate::resources::ResourcePlan::default(),
             devices: Vec::new(),
-            names: crate::names::DeviceNames::default(),
             config: onload_core::config::Config::default(),
             written_by: crate::resources::SpecAuthor::Operator,
             lease_hooks: std::collections::BTreeMap::new(),

@@ -134,21 +134,17 @@ impl PluginService {
         Ok(PreferredAllocationResponse { container_responses })
     }
 
-    /// Sends the devices whenever they change.
+    /// Sends the devices now, and whenever the resource changes.
     async fn send(mut self, to: mpsc::Sender<Result<ListAndWatchResponse, Status>>) {
-        let mut sent = None;
         loop {
             let resource = Arc::clone(&self.resource.borrow_and_update());
-            let now = list_devices(&resource);
-            if sent.as_ref() != Some(&now) {
-                let (all, name) = (now.devices.len(), resource.name.clone());
-                if to.send(Ok(now.clone())).await.is_err() {
-                    return;
-                }
-                tracing::debug!(resource = %name, ids = all, "devices sent");
-                sent = Some(now);
-            }
+            let response = list_devices(&resource);
+            let (name, ids) = (resource.name.clone(), response.devices.len());
             drop(resource);
+            if to.send(Ok(response)).await.is_err() {
+                return;
+            }
+            tracing::debug!(resource = %name, ids, "devices sent");
             tokio::select! {
                 changed = self.resource.changed() => if changed.is_err() { return },
                 _ = self.stop.wait_for(|stop| *stop) => return,

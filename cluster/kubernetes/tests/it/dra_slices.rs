@@ -14,7 +14,7 @@ use onload_kubernetes::dra::slices::{
     DRAINED, DraFeatures, HELD_TAINT, SliceInput, SlicePool, UNHEALTHY, fingerprint, lost_features,
     probe,
 };
-use onload_kubernetes::names::{DeviceNames, NodeName};
+use onload_kubernetes::names::NodeName;
 use proptest::prelude::*;
 
 const PF: &str = "0000:81:00.0";
@@ -30,14 +30,8 @@ fn with_pool<T>(
     take: impl FnOnce(&SlicePool<'_>) -> T,
 ) -> T {
     let node = node();
-    let names = DeviceNames::new(devices);
-    let wanted = SliceInput {
-        node: &node,
-        uid: "u-1",
-        names: &names,
-        devices,
-        settings: &KubernetesSettings::default(),
-    };
+    let wanted =
+        SliceInput { node: &node, uid: "u-1", devices, settings: &KubernetesSettings::default() };
     take(&SlicePool::new(wanted, class, features))
 }
 

@@ -213,7 +213,7 @@ async fn a_kubelet_that_comes_later_is_waited_for() {
     let mut daemon = Daemon::start(&host);
     daemon.logged(&["waiting for the directory of the device plugins"]);
     fs::create_dir(host.plugin_dir()).unwrap();
-    daemon.logged(&["serving /metrics"]);
+    daemon.logged(&["serving /metrics", "http.sock"]);
     assert_eq!(get(&daemon.http, "/healthz").1, "ok\n");
     let kubelet = MockKubelet::start(&host.plugin_dir());
     kubelet.registered(VFIO).await;
@@ -338,30 +338,6 @@ async fn a_directory_that_is_replaced_behind_its_mount_ends_the_daemon() {
         let (status, log) = daemon.ended();
         assert!(!status.success() && log.contains("was replaced on the host"), "{log}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_inotify_is_used_up_kubelet_s_restarts_are_found_all_the_same() {
-    // A user namespace has limits of its own.
-    let limit = "echo 0 >/proc/sys/user/max_inotify_instances";
-    if !needs::user_namespace() {
-        return;
-    }
-    let host = AgentHost::captured(CAPTURED);
-    let mut kubelet = MockKubelet::start(&host.plugin_dir());
-    let mut daemon = Daemon::wrapped(&host, |program| {
-        let mut command = Command::new("unshare");
-        let script = format!("{limit} && exec \"$0\" \"$@\"");
-        command.args(["--user", "--map-root-user", "sh", "-c", &script]);
-        command.arg(program);
-        command
-    });
-    kubelet.registered(VFIO).await;
-    daemon.logged(&["read every second", "fs.inotify.max_user_instances"]);
-    kubelet.kill().await;
-    kubelet = MockKubelet::start(&host.plugin_dir());
-    kubelet.registered(VFIO).await;
-    assert!(daemon.is_running());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -565,7 +541,7 @@ async fn an_address_that_is_in_use_stops_no_device() {
     let setting = "change --listen or ONLOAD_KUBERNETES_LISTEN";
     daemon.logged(&["serving metrics failed; trying again", &address, setting]);
     // The probes ask elsewhere.
-    daemon.logged(&["answering health checks"]);
+    daemon.logged(&["serving /metrics", "health.sock"]);
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     drop(other);
     daemon.logged(&["serving /metrics", &address]);
@@ -589,8 +565,8 @@ fn requests_that_never_end_take_few_descriptors_and_are_ended() {
     use std::io::Write;
     let host = AgentHost::captured(CAPTURED);
     let mut daemon = Daemon::start(&host);
-    daemon.logged(&["serving /metrics"]);
-    daemon.logged(&["answering health checks"]);
+    daemon.logged(&["serving /metrics", "http.sock"]);
+    daemon.logged(&["serving /metrics", "health.sock"]);
     let half_sent = |_| {
         let mut stream = std::os::unix::net::UnixStream::connect(&daemon.http).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
@@ -611,8 +587,8 @@ async fn a_daemon_is_ready_when_kubelet_has_taken_its_resources() {
     host.config("[kubernetes]\nclasses = [\"vfio\"]\n");
     fs::create_dir(host.plugin_dir()).unwrap();
     let mut daemon = Daemon::start(&host);
-    daemon.logged(&["serving /metrics"]);
-    daemon.logged(&["answering health checks"]);
+    daemon.logged(&["serving /metrics", "http.sock"]);
+    daemon.logged(&["serving /metrics", "health.sock"]);
     let waiting = "kubelet has not accepted onload.dev/vfio\n".to_owned();
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     assert_eq!(daemon.health(&["--ready"]), (Some(1), waiting.clone()));

@@ -25,7 +25,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_kubernetes::cli::KubernetesCli;
 use onload_kubernetes::dra::api::SERVICE_ACCOUNT;
 use onload_kubernetes::dra::slices::{DraFeatures, SliceInput, SlicePool};
-use onload_kubernetes::names::{DeviceNames, NodeName};
+use onload_kubernetes::names::NodeName;
 use onload_test_needs as needs;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -529,11 +529,9 @@ fn published(class: Class) -> BTreeSet<String> {
     let mut devices = captured("debian13-2numa-onload-rxe-vfio");
     devices.extend(captured("x2-2port-sriov"));
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::new(&devices);
     let wanted = SliceInput {
         node: &node,
         uid: "u-1",
-        names: &names,
         devices: &devices,
         settings: &KubernetesSettings::default(),
     };

@@ -16,7 +16,7 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::host::Host;
 use onload_host::offers::{HostDevice, Survey};
 use onload_kubernetes::dra::slices::{DraFeatures, SliceInput, SlicePool, lost_features, probe};
-use onload_kubernetes::names::{DeviceNames, NodeName};
+use onload_kubernetes::names::NodeName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -179,12 +179,10 @@ fn is_what_was_stored(
     features: DraFeatures,
 ) {
     let node: NodeName = "n1".parse().unwrap();
-    let names = DeviceNames::new(devices);
     let owners = stored[0].metadata.owner_references.clone().unwrap();
     let wanted = SliceInput {
         node: &node,
         uid: &owners[0].uid,
-        names: &names,
         devices,
         settings: &KubernetesSettings::default(),
     };

@@ -138,7 +138,7 @@ pub(crate) fn cdi_request_name(uid: &ClaimUid, request: &str) -> String {
 
 /// Builds the specification. `None` if the claim needs none. `mounts` has the file that describes the devices of each
 /// request.
-fn build_spec(
+pub(super) fn build_spec(
     uid: &ClaimUid,
     claim_devices: &[ClaimDevice],
     hooks: &HooksByClass,
@@ -214,19 +214,9 @@ impl ClaimSpecs {
         self.write_one(&file_name(uid, OWNER), &bytes)
     }
 
-    /// Writes the specification of a claim, if it needs one.
-    pub(crate) fn write(
-        &self,
-        uid: &ClaimUid,
-        claim_devices: &[ClaimDevice],
-        hooks: &HooksByClass,
-        variables: &VariablesByRequest,
-        mounts: &BTreeMap<String, Mount>,
-    ) -> Result<()> {
-        match build_spec(uid, claim_devices, hooks, variables, mounts) {
-            None => Ok(()),
-            Some(spec) => self.write_one(&file_name(uid, SPEC), to_json(&spec).as_bytes()),
-        }
+    /// Writes the specification of a claim.
+    pub(crate) fn write(&self, uid: &ClaimUid, spec: &Spec) -> Result<()> {
+        self.write_one(&file_name(uid, SPEC), to_json(spec).as_bytes())
     }
 
     /// Writes a file unless it has this content, because engines read the whole directory again after a write.
@@ -360,7 +350,9 @@ mod tests {
     fn write(specs: &ClaimSpecs, names: &[&str]) {
         let leased: Vec<ClaimDevice> = names.iter().map(|name| leased(name)).collect();
         specs.write_owner(&uid(), &owner()).unwrap();
-        specs.write(&uid(), &leased, &hooks(), NONE, NO_MOUNTS).unwrap();
+        if let Some(spec) = build_spec(&uid(), &leased, &hooks(), NONE, NO_MOUNTS) {
+            specs.write(&uid(), &spec).unwrap();
+        }
     }
 
     #[test]
@@ -563,10 +555,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("cdi"), "").unwrap();
         let specs = ClaimSpecs::new(dir.path().join("cdi"));
-        for written in [
-            specs.write_owner(&uid(), &owner()),
-            specs.write(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS),
-        ] {
+        let spec = build_spec(&uid(), &[leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
+        for written in [specs.write_owner(&uid(), &owner()), specs.write(&uid(), &spec)] {
             let line = written.unwrap_err().to_string();
             assert!(line.starts_with("opening the directory of specifications "), "{line}");
         }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::allocation::allocated_devices;
 use super::claim_locks::ClaimLocks;
-use super::claim_spec::{ClaimDevice, ClaimSpecs, PreparedClaim};
+use super::claim_spec::{ClaimDevice, ClaimSpecs, PreparedClaim, build_spec};
 use super::decision::{PrepareContext, decide};
 use super::metadata::{DeviceMetadata, MetadataFiles, read_hardware_address};
 use crate::dra::api::{Api, ClaimObject};
@@ -142,12 +142,8 @@ impl Preparer {
             self.device_classes.borrow().resource_of(class)
         })?;
         let snapshot = self.snapshot();
-        let context = PrepareContext {
-            node: &self.node,
-            names: &snapshot.names,
-            snapshot: &snapshot,
-            specs: &self.specs.current(),
-        };
+        let context =
+            PrepareContext { node: &self.node, snapshot: &snapshot, specs: &self.specs.current() };
         let mut decision = decide(allocated, uid, context)?;
         for device in decision.leased.iter().chain(&decision.other_functions) {
             let refused = refuse_held(&self.host_root, device, uid);
@@ -165,9 +161,10 @@ impl Preparer {
         self.claim_specs.write_owner(uid, &prepared_claim)?;
         let metadata = &decision.metadata;
         let mounts = self.metadata.write(uid, &prepared_claim, metadata)?;
-        let hooks = &snapshot.lease_hooks;
-        let (claim_devices, variables) = (&decision.leased, &decision.variables);
-        self.claim_specs.write(uid, claim_devices, hooks, variables, &mounts)?;
+        let (hooks, variables) = (&snapshot.lease_hooks, &decision.variables);
+        if let Some(spec) = build_spec(uid, &decision.leased, hooks, variables, &mounts) {
+            self.claim_specs.write(uid, &spec)?;
+        }
         Ok((prepared_claim, decision.devices))
     }
 

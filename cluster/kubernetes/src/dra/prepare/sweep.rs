@@ -1,7 +1,7 @@
 //! Removes files of claims that were deleted while no instance ran. kubelet unprepares every claim in its state, and
 //! forgets those of a node whose state it lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,51 +17,44 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Delay before a claim that seems gone is requested a second time.
 const CONFIRM: Duration = Duration::from_secs(10);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClaimKnowledge {
-    Nothing,
-    /// The API server has reported once that it is gone.
-    Gone,
-    Settled,
-}
-
 /// Removes the specifications of claims that the API server twice reported as gone or without an allocation. Caution is
 /// needed because without its specification no container of a claim starts again. Ends when all claims have been
 /// checked; kubelet unprepares the others.
 pub(crate) async fn sweep(preparer: Arc<Preparer>) {
-    let mut remaining: BTreeMap<ClaimUid, (Option<PreparedClaim>, ClaimKnowledge)> = preparer
-        .claim_specs
-        .list()
-        .into_iter()
-        .map(|(uid, prepared_claim)| (uid, (prepared_claim, ClaimKnowledge::Nothing)))
-        .collect();
+    let mut remaining = preparer.claim_specs.list();
+    // The claims that the API server has reported once as gone.
+    let mut gone = BTreeSet::new();
     while !remaining.is_empty() {
         let mut is_unknown = false;
-        for (uid, (prepared_claim, knowledge)) in &mut remaining {
-            match sweep_claim(&preparer, uid, prepared_claim.as_ref(), *knowledge).await {
-                Ok(now) => *knowledge = now,
+        let mut unsettled = BTreeMap::new();
+        for (uid, prepared_claim) in remaining {
+            match sweep_claim(&preparer, &uid, prepared_claim.as_ref(), &mut gone).await {
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) => {
                     let reason = format!("{error:#}");
                     is_unknown = true;
-                    *knowledge = ClaimKnowledge::Nothing;
+                    gone.remove(&uid);
                     tracing::warn!(%uid, %reason, "could not determine whether a claim is still \
                         there; trying again");
                 }
             }
+            unsettled.insert(uid, prepared_claim);
         }
-        remaining.retain(|_, (_, knowledge)| *knowledge != ClaimKnowledge::Settled);
+        remaining = unsettled;
         if !remaining.is_empty() {
             sleep(if is_unknown { RETRY_INTERVAL } else { CONFIRM }).await;
         }
     }
 }
 
+/// Removes the specification of a claim that is gone for the second time. Returns whether the claim needs no other check.
 async fn sweep_claim(
     preparer: &Preparer,
     uid: &ClaimUid,
     prepared_claim: Option<&PreparedClaim>,
-    knowledge: ClaimKnowledge,
-) -> Result<ClaimKnowledge> {
+    gone: &mut BTreeSet<ClaimUid>,
+) -> Result<bool> {
     let _lock = preparer.claim_locks.acquire(uid).await;
     // A claim without a record cannot be looked up and may be in use. kubelet unprepares it.
     let is_gone = match prepared_claim {
@@ -69,14 +62,14 @@ async fn sweep_claim(
         None => false,
     };
     if !is_gone {
-        return Ok(ClaimKnowledge::Settled);
+        return Ok(true);
     }
-    if knowledge != ClaimKnowledge::Gone {
-        return Ok(ClaimKnowledge::Gone);
+    if gone.insert(uid.clone()) {
+        return Ok(false);
     }
     preparer.remove(uid)?;
     tracing::info!(%uid, "removed the specification of a deleted claim");
-    Ok(ClaimKnowledge::Settled)
+    Ok(true)
 }
 
 /// Returns whether the API server has the claim with this uid and an allocation.

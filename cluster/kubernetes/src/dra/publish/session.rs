@@ -23,7 +23,7 @@ use crate::dra::classes::DeviceClasses;
 use crate::dra::slices::{
     DraFeatures, SliceInput, SlicePool, SliceSummary, fingerprint, lost_features, probe,
 };
-use crate::names::{NodeName, parse_slot};
+use crate::names::{NodeName, find_device, parse_slot};
 use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
@@ -33,8 +33,6 @@ const MAX_PARALLEL: usize = 4;
 /// Interval for checking whether claims still hold devices under names that must change. The server lists all claims
 /// for this.
 const HELD_INTERVAL: Duration = Duration::from_secs(300);
-/// Time without foreign changes to our slices after which the back-off is reset.
-const QUIET: Duration = Duration::from_secs(120);
 /// Number of attempts to continue a watch before everything is listed again.
 const MAX_TRIES: usize = 5;
 
@@ -98,14 +96,6 @@ struct ClassWait {
 enum RoundResult {
     Done,
     Changed,
-}
-
-struct WrittenSlice {
-    name: String,
-    /// The written slice with its version on the server.
-    summary: SliceSummary,
-    lost: DraFeatures,
-    is_changed: bool,
 }
 
 impl<'p> PublishSession<'p> {
@@ -270,11 +260,9 @@ impl<'p> PublishSession<'p> {
     /// driver. Waits longer each time, since two instances may undo each other's changes.
     fn handle_foreign_change(&mut self) {
         self.uid = None;
-        let is_quiet = self.foreign_since.is_none_or(|since| since.elapsed() > QUIET);
-        if is_quiet {
-            self.foreign_backoff = Backoff::default();
+        if let Some(since) = self.foreign_since.replace(Instant::now()) {
+            self.foreign_backoff.record_success(since.elapsed());
         }
-        self.foreign_since = Some(Instant::now());
         // A single check covers all slices that kubelet deletes at once, even if another check is due in some minutes.
         if self.foreign_due.is_none() {
             let wait = self.foreign_backoff.next();
@@ -318,7 +306,6 @@ impl<'p> PublishSession<'p> {
         let input = SliceInput {
             node: &node,
             uid: &uid,
-            names: &snapshot.names,
             devices: &snapshot.devices,
             settings: &snapshot.config.kubernetes,
         };
@@ -453,7 +440,7 @@ impl<'p> PublishSession<'p> {
             if parse_slot(&device).is_some() {
                 return Ok(Some(true));
             }
-            let held = input.names.find_device(input.devices, input.node, &pool, &device);
+            let held = find_device(input.devices, input.node, &pool, &device);
             has_shared |= held.is_some_and(is_shared);
         }
         Ok(has_shared.then_some(false))
@@ -465,23 +452,30 @@ impl<'p> PublishSession<'p> {
         pool: &SlicePool<'_>,
         generation: i64,
     ) -> Result<RoundResult, ApiError> {
-        let mut writing: JoinSet<Result<WrittenSlice, ApiError>> = JoinSet::new();
+        let mut writing = JoinSet::new();
         let mut remaining = 0..pool.slices();
         let mut lost = DraFeatures::NONE;
         let mut is_changed = false;
         loop {
             while writing.len() < MAX_PARALLEL {
                 let Some(index) = remaining.next() else { break };
-                writing.spawn(apply(self.publisher.api.clone(), pool.slice(index, generation)));
+                let (api, slice) = (self.publisher.api.clone(), pool.slice(index, generation));
+                writing.spawn(async move {
+                    let stored = api.apply_slice(&slice, WriteMode::Real).await;
+                    (slice, stored)
+                });
             }
             // A panic in a write ends the program in a release build.
-            let Some(Ok(written)) = writing.join_next().await else {
+            let Some(Ok((slice, stored))) = writing.join_next().await else {
                 break;
             };
-            let written = written?;
-            self.server.record(written.name, written.summary);
-            lost = written.lost.union(lost);
-            is_changed |= written.is_changed;
+            let stored = stored?;
+            let (lost_here, is_changed_here) = lost_features(&slice.spec, &stored.spec);
+            lost = lost_here.union(lost);
+            is_changed |= is_changed_here;
+            let version = stored.metadata.resource_version.unwrap_or_default();
+            let summary = SliceSummary { version, ..SliceSummary::from_slice(&slice) };
+            self.server.record(slice_name(&slice), summary);
         }
         tracing::info!(
             pool = pool.name(),
@@ -516,20 +510,6 @@ async fn pool_slices(pool: &SlicePool<'_>) -> Vec<(String, String)> {
         yield_now().await;
     }
     slices
-}
-
-async fn apply(api: Api, slice: ResourceSlice) -> Result<WrittenSlice, ApiError> {
-    let stored = api.apply_slice(&slice, WriteMode::Real).await?;
-    let (lost, is_changed) = lost_features(&slice.spec, &stored.spec);
-    Ok(WrittenSlice {
-        name: slice_name(&slice),
-        summary: SliceSummary {
-            version: stored.metadata.resource_version.unwrap_or_default(),
-            ..SliceSummary::from_slice(&slice)
-        },
-        lost,
-        is_changed,
-    })
 }
 
 fn slice_name(slice: &ResourceSlice) -> String {

@@ -10,7 +10,7 @@ use onload_lease::{Lease, SavedState};
 use crate::dra::DRIVER;
 use crate::dra::prepare::{PreparedClaim, PreparedDevice};
 use crate::dra::slices::is_claim_lease;
-use crate::names::{NodeName, truncate};
+use crate::names::{NodeName, find_device, truncate};
 use crate::snapshot::KubernetesSnapshot;
 
 /// The condition of each device: whether a container of the claim can use it.
@@ -31,7 +31,7 @@ pub(super) fn device_statuses(
     let mut statuses = Vec::new();
     for device in &prepared_claim.devices {
         let (pool, name) = (&device.pool, &device.device);
-        let host_device = snapshot.names.find_device(&snapshot.devices, node, pool, name);
+        let host_device = find_device(&snapshot.devices, node, pool, name);
         let (status, reason, message) = ready_condition(host_device);
         let before = before.iter().find(|other| {
             (pool, name, &device.share_id) == (&other.pool, &other.device, &other.share_id)

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{
-    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
-    DeviceTaint,
+    CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceAttribute, DeviceCapacity, DeviceTaint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use onload_core::kubernetes_settings::ResourceName;
@@ -45,23 +44,6 @@ pub(crate) enum DeviceForm {
     /// Several containers at once, up to this number.
     Shared(u32),
     Slot(u32),
-}
-
-pub(super) fn slice_device(
-    name: String,
-    device: &HostDevice,
-    form: DeviceForm,
-    (resource, pools): (Option<&ResourceName>, &PoolSelectors),
-    trouble: Option<&str>,
-) -> Device {
-    Device {
-        name,
-        attributes: Some(attributes(device, form, resource, pools)),
-        capacity: Some(capacity(form)),
-        allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
-        taints: trouble.map(|key| vec![taint(key)]),
-        ..Device::default()
-    }
 }
 
 pub(super) fn taint(key: &str) -> DeviceTaint {

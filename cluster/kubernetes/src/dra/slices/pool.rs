@@ -13,12 +13,14 @@ use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_host::offers::{Attribute, HostDevice, Sharing};
 use onload_sys::pci::PciAddress;
 
-use super::device::{DeviceForm, HELD_TAINT, is_claim_lease, slice_device, taint_key};
+use super::device::{
+    DeviceForm, HELD_TAINT, attributes, capacity, is_claim_lease, taint, taint_key,
+};
 use super::features::DraFeatures;
 use crate::dra::DRIVER;
 use crate::dra::pool_selectors::PoolSelectors;
 use crate::dra::resource_names::{is_offered, resource_name};
-use crate::names::{DeviceNames, NodeName, append_to_node, is_allocatable};
+use crate::names::{NodeName, append_to_node, device_label, is_allocatable};
 
 /// Limit for the devices of a slice (`ResourceSliceMaxDevices`).
 const MAX_DEVICES: usize = 128;
@@ -36,7 +38,6 @@ pub struct SliceInput<'a> {
     pub node: &'a NodeName,
     /// The uid of the Node object, which owns the slices.
     pub uid: &'a str,
-    pub names: &'a DeviceNames,
     /// The host's offers, sorted by class and name.
     pub devices: &'a [HostDevice],
     pub settings: &'a KubernetesSettings,
@@ -195,7 +196,10 @@ impl<'a> SlicePool<'a> {
 
     pub fn slice(&self, index: usize, generation: i64) -> ResourceSlice {
         let (devices, shared_counters) = match index.checked_sub(self.device_slice_count()) {
-            None => (Some(self.slice_devices(index)), None),
+            None => {
+                let entries = self.devices.chunks(self.per_slice).nth(index).unwrap_or_default();
+                (Some(entries.iter().map(|entry| self.device(entry)).collect()), None)
+            }
             Some(index) => (None, Some(self.counter_sets(index))),
         };
         let count = i64::try_from(self.slices()).unwrap_or(i64::MAX);
@@ -216,29 +220,23 @@ impl<'a> SlicePool<'a> {
         }
     }
 
-    fn slice_devices(&self, index: usize) -> Vec<Device> {
-        let entries = self.devices.chunks(self.per_slice).nth(index).unwrap_or_default();
-        entries.iter().map(|entry| self.device(entry)).collect()
-    }
-
     fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
-        let name = self.input.names.device_name(self.class, &entry.device.name, entry.slot());
-        let consumes = entry.counter_use.map(|(set, number)| {
+        let SlicePoolDevice { device, form, trouble, counter_use } = *entry;
+        let resource = resource_name(device, self.input.settings);
+        let consumes = counter_use.map(|(set, number)| {
             vec![DeviceCounterConsumption {
                 counter_set: set_name(set),
                 counters: counters(number),
             }]
         });
-        let resource = resource_name(entry.device, self.input.settings);
         Device {
+            name: device_label(&device.name, entry.slot()),
+            attributes: Some(attributes(device, form, resource.as_ref(), &self.selectors)),
+            capacity: Some(capacity(form)),
+            allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
+            taints: trouble.map(|key| vec![taint(key)]),
             consumes_counters: consumes,
-            ..slice_device(
-                name,
-                entry.device,
-                entry.form,
-                (resource.as_ref(), &self.selectors),
-                entry.trouble,
-            )
+            ..Device::default()
         }
     }
 

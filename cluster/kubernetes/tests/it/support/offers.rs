@@ -11,7 +11,6 @@ use onload_host::host::Host;
 use onload_host::offers::{
     Attribute, Attributes, DeviceLease, Health, HostDevice, Sharing, Survey,
 };
-use onload_kubernetes::names::DeviceNames;
 use onload_kubernetes::resources::{ResourcePlan, SpecAuthor};
 use onload_kubernetes::snapshot::KubernetesSnapshot;
 use onload_lease::{Holder, Lease};
@@ -106,7 +105,6 @@ pub(crate) fn snapshot(mut devices: Vec<HostDevice>, config: &str) -> Arc<Kubern
     devices.sort_by(|one, other| (one.class, &one.name).cmp(&(other.class, &other.name)));
     Arc::new(KubernetesSnapshot {
         plan: ResourcePlan::default(),
-        names: DeviceNames::new(&devices),
         devices,
         config: Config::parse(config).unwrap(),
         written_by: SpecAuthor::Operator,

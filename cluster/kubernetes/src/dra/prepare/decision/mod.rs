@@ -22,7 +22,7 @@ use super::claim_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_re
 use super::metadata::DeviceMetadata;
 use super::parameters::misplaced_error;
 use crate::dra::slices::parent_pf;
-use crate::names::{DeviceNames, NodeName};
+use crate::names::{NodeName, device_label, find_device};
 use crate::resources::{VariableDevice, pci_variables};
 use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Device;
@@ -30,7 +30,6 @@ use crate::wire::dra::Device;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrepareContext<'a> {
     pub(crate) node: &'a NodeName,
-    pub(crate) names: &'a DeviceNames,
     pub(crate) snapshot: &'a KubernetesSnapshot,
     /// The qualified names of all CDI devices in the specifications on disk.
     pub(crate) specs: &'a BTreeSet<String>,
@@ -138,7 +137,7 @@ impl PrepareContext<'_> {
     fn find_device(&self, allocated: &AllocatedDevice) -> Result<&HostDevice> {
         let (pool, device) = (&allocated.pool, &allocated.device);
         let devices = &self.snapshot.devices;
-        let host_device = self.names.find_device(devices, self.node, pool, device);
+        let host_device = find_device(devices, self.node, pool, device);
         host_device.ok_or_else(|| {
             let quoted = Quoted(device);
             match self.exclusion_reason(pool, device) {
@@ -210,7 +209,7 @@ impl PrepareContext<'_> {
         for exclusion in &self.snapshot.exclusions {
             if exclusion.kind == class.into()
                 && let Ok(name) = DeviceName::try_from(exclusion.name.as_str())
-                && self.names.device_name(class, &name, None) == device
+                && device_label(&name, None) == device
             {
                 return Some(exclusion.reason.clone());
             }

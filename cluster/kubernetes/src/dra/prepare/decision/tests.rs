@@ -27,7 +27,6 @@ fn node() -> KubernetesSnapshot {
     let reason = "bound to igbvf; bind it to vfio-pci".to_owned();
     KubernetesSnapshot {
         plan: ResourcePlan::default(),
-        names: DeviceNames::default(),
         devices: vec![
             offer(Class::Nic, "ens1"),
             gone,
@@ -88,7 +87,7 @@ fn decided_on(
     snapshot: &KubernetesSnapshot,
     devices: Vec<AllocatedDevice>,
 ) -> Result<PrepareDecision, String> {
-    let (node, names) = ("n1".parse().unwrap(), DeviceNames::new(&snapshot.devices));
+    let node = "n1".parse().unwrap();
     let specs = [
         "onload.dev/nic=ens1",
         "onload.dev/nic-plain=ens1",
@@ -101,7 +100,6 @@ fn decided_on(
     ];
     let around = PrepareContext {
         node: &node,
-        names: &names,
         snapshot,
         specs: &specs.map(str::to_owned).into_iter().collect(),
     };
@@ -137,7 +135,6 @@ fn a_function_is_given_beside_nobody_who_has_its_family() {
     assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
     let around = PrepareContext {
         node: &"n1".parse().unwrap(),
-        names: &DeviceNames::new(&snapshot.devices),
         snapshot: &snapshot,
         specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
     };
