@@ -165,9 +165,13 @@ pub(super) fn read_bytes(dir: impl AsFd, name: &str) -> io::Result<Option<Vec<u8
         Err(Errno::NOENT) => return Ok(None),
         file => File::from(file?),
     };
-    // Most fit into one read.
-    let mut bytes = Vec::with_capacity(1024);
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    // Most fit into one read, which reads a regular file up to its end.
+    let mut bytes = vec![0; 1024];
+    let length = (&file).read(&mut bytes)?;
+    bytes.truncate(length);
+    if length == 1024 {
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    }
     Ok(Some(bytes))
 }
 

@@ -5,18 +5,23 @@
 //! use the same id.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onload_core::container_id::ContainerId;
 use onload_core::versioned;
 use onload_lease::run_dir::{RUN_DIR, open_private};
 use onload_sys::error::{Context as _, Result, bail};
-use onload_sys::fs::atomic::{TempFile, is_temporary_name};
+use onload_sys::fs::atomic::{is_temporary_name, temporary_name};
 use onload_sys::fs::open::{may_exist, open_resolved};
 use onload_sys::fs::trust::TrustedTree;
-use rustix::fs::{AtFlags, CWD, OFlags, ResolveFlags, fstat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, fstat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -161,11 +166,18 @@ fn read_in(dir: &OwnedFd, name: &str) -> Result<Option<RuntimeRecord>> {
     bytes.map(|bytes| RuntimeRecord::parse(&bytes)).transpose().with_context(failed)
 }
 
+/// Replaces a record at once. The directory is empty after a boot, so nothing is synchronised. It is root's alone: a file
+/// with this process's temporary name is left from a killed one.
 fn write_in(dir: &OwnedFd, name: &str, record: &RuntimeRecord) -> Result<()> {
-    let bytes = versioned::to_bytes(VERSION, record).context("writing the record")?;
-    let mut file = TempFile::create(dir.as_fd(), OsStr::new(name), 0o600)?;
-    file.write(&bytes)?;
-    Ok(file.commit_without_dir_sync()?)
+    let failed = || format!("writing {:?}", Path::new(RUN_DIR).join(NAME).join(name));
+    let bytes = versioned::to_bytes(VERSION, record).with_context(failed)?;
+    let temporary = temporary_name(process::id().into());
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, &temporary, flags, Mode::RUSR | Mode::WUSR);
+    let written = file.map_err(io::Error::from).and_then(|file| File::from(file).write_all(&bytes));
+    written.with_context(failed)?;
+    renameat(dir, &temporary, dir, name).with_context(failed)
 }
 
 /// The runtime that [`StoredRecord::remember_configured`] remembers, as far as this boot goes. The caller has to
@@ -268,19 +280,16 @@ fn remove_stale(dir: &OwnedFd, own: ContainerKey<'_>) {
 
 /// `id` is `None` for a temporary file, which a killed process left behind.
 fn is_stale(dir: &OwnedFd, name: &str, id: Option<&str>, root: Option<&OsStr>, now: u64) -> bool {
-    if let Some(id) = id {
-        if state_directories(root, id).any(|state| may_exist(&state)) {
-            return false;
-        }
-        if root.is_none() && !has_default_root(dir, name) {
-            return false;
-        }
-    }
     let made = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-    made.is_ok_and(|stat| {
+    let is_old = made.is_ok_and(|stat| {
         let made = u64::try_from(stat.st_mtime).unwrap_or_default();
         now.saturating_sub(made) >= SWEEP_AFTER
-    })
+    });
+    let is_gone = |id| {
+        !state_directories(root, id).any(|state| may_exist(&state))
+            && (root.is_some() || has_default_root(dir, name))
+    };
+    is_old && id.is_none_or(is_gone)
 }
 
 /// Whether a record is for a runtime that is known to keep its containers in a default directory.

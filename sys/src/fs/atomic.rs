@@ -37,6 +37,11 @@ pub fn is_temporary_name(name: &OsStr) -> bool {
     name.starts_with(PREFIX.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
+/// Returns the temporary name with this number.
+pub fn temporary_name(number: u64) -> OsString {
+    OsString::from(format!("{PREFIX}{number:016x}{SUFFIX}"))
+}
+
 /// A file under a temporary name, renamed once it is complete. It is removed if it is dropped before.
 #[derive(Debug)]
 pub struct TempFile<'dir> {
@@ -138,7 +143,7 @@ fn create_exclusive(dir: BorrowedFd<'_>) -> io::Result<(OsString, File)> {
     for _ in 0..ATTEMPTS {
         // Another user cannot create all names in advance, since the hasher is seeded with the kernel's random bytes.
         let random = RandomState::new().build_hasher().finish();
-        let name = OsString::from(format!("{PREFIX}{random:016x}{SUFFIX}"));
+        let name = temporary_name(random);
         match openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(descriptor) => return Ok((name, File::from(descriptor))),
             Err(rustix::io::Errno::EXIST) => {}
