@@ -4,23 +4,18 @@
 mod acs;
 mod check;
 mod context;
-mod cpu;
 mod device_links;
 mod distribution;
 mod engines;
 mod gpudirect;
-mod hugepages;
+mod hardware;
 mod iommu;
 mod kernel_line;
-mod memlock;
 mod onload;
-mod pcie;
 mod rdma;
 mod reload;
-mod returning;
 mod security;
 mod specs;
-mod trust;
 mod units;
 mod unread;
 
@@ -54,28 +49,33 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
     (Host, "onload-bond", onload::check_bonds, "no bond with an accelerated member"),
     (Host, "onload-interface", onload::check_interfaces, "Onload is not offered"),
     (Host, "interface-up", onload::link, "no accelerated interface on the host"),
-    (Host, "returning", returning::check_returning, "no device was moved into a container"),
+    (Host, "returning", reload::check_returning, "no device was moved into a container"),
     (Host, "af-xdp", onload::check_af_xdp, "Onload uses no interface of the host by AF_XDP"),
     (Host, "iommu", iommu::check_enabled, "no virtual functions, and no function is bound to vfio"),
     (Host, "iommu-groups", iommu::check_groups, "no function is bound to vfio"),
     (Host, "physical-functions", iommu::check_vf_parents, "no virtual functions"),
-    (Host, "hugepages", hugepages::check_hugepages, "no device on a NUMA node needs huge pages"),
-    (Host, "pcie-link", pcie::check_links, "no offered card reports the speed of its PCIe link"),
+    (Host, "hugepages", hardware::check_hugepages, "no device on a NUMA node needs huge pages"),
+    (
+        Host,
+        "pcie-link",
+        hardware::check_pcie_links,
+        "no offered card reports the speed of its PCIe link",
+    ),
     (
         Host,
         "cpu-governor",
-        cpu::check_governor,
+        hardware::check_governor,
         "no device on a NUMA node, or no frequency governor",
     ),
     (
         Host,
         "isolated-cpus",
-        cpu::check_isolated_cpus,
+        hardware::check_isolated_cpus,
         "no isolated CPUs, or no device on a NUMA node",
     ),
     (Host, "device-links", device_links::check_links, "no device node needs a link in /dev/char"),
-    (Host, "hook", memlock::check_hook, "no RDMA or vfio device"),
-    (Host, "memlock", memlock::check_limit, "no RDMA or vfio device"),
+    (Host, "hook", hardware::check_hook, "no RDMA or vfio device"),
+    (Host, "memlock", hardware::check_limit, "no RDMA or vfio device"),
     (Rdma, "rdma-netns", rdma::check_netns_mode, "the kernel has no RDMA subsystem"),
     (Rdma, "rdma-cm", rdma::check_connection_manager, "no RDMA device with a connection manager"),
     (Rdma, "rdma-guid", rdma::check_guids, "no RDMA device with a node GUID"),
@@ -101,7 +101,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
     (Specs, "specs-valid", specs::check_valid, "no specification files"),
     (Specs, "specs-conflict", specs::check_conflicts, "no specification files"),
     (Specs, "specs-readable", specs::check_readable, "no specification files"),
-    (Trust, "trust", trust::check_files, "neither this package nor an OCI runtime is installed"),
+    (Trust, "trust", security::check_files, "neither this package nor an OCI runtime is installed"),
     (Units, "units", units::check_enabled, "the systemd units of this package are not installed"),
     (
         Units,

@@ -14,8 +14,7 @@ use onload_sys::text::{format_count, quote_for_shell};
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings, HostResult};
 use super::rdma::link_remedy;
-use super::reload::{reapply_remedy, reload_finding};
-use super::returning::lost_registrations;
+use super::reload::{lost_registrations, reapply_remedy, reload_finding};
 use crate::status::OTHER_BUILD_EFFECT;
 
 /// Modules that create device nodes, as the kernel lists loaded ones. Without the second, programs of TCPDirect and

@@ -1,8 +1,7 @@
 //! Metrics of a host. The number of series does not grow with the number of virtual functions.
 
+mod families;
 mod family;
-mod kernel;
-mod offers;
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,28 +33,28 @@ pub struct MetricsInput<'m> {
 /// In the text format of OpenMetrics 1.0, which readers of Prometheus's older text format take too.
 pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> {
     let (host, inventory) = (input.host, input.inventory);
-    let [devices, held, unhealthy] = offers::device_families(inventory, input.devices);
-    let [up, statistics] = kernel::interface_families(host, inventory);
+    let [devices, held, unhealthy] = families::device_families(inventory, input.devices);
+    let [up, statistics] = families::interface_families(host, inventory);
     let version = vec![("version", inventory.version.to_owned())];
     let mut families = vec![
         MetricFamily::new("build_info", "Version of onload-ctk", Count, [(version, 1.0)]),
         devices,
         unhealthy,
-        offers::exclusion_family(inventory),
+        families::exclusion_family(inventory),
         undecided_family(inventory),
     ];
     if !inventory.drain.is_empty() {
         families.extend([
-            offers::drained_family(input.devices),
-            offers::drained_since_family(inventory),
+            families::drained_family(input.devices),
+            families::drained_since_family(inventory),
         ]);
     }
     families.extend(hugepage_families(inventory));
     families.extend([
         up,
         statistics,
-        kernel::rdma_family(host, inventory),
-        kernel::stack_family(host),
+        families::rdma_family(host, inventory),
+        families::stack_family(host),
         spec_family(host)?,
         MetricFamily::new(
             "last_run_timestamp",
@@ -64,10 +63,10 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
             [(Vec::new(), seconds(input.now))],
         ),
     ]);
-    families.extend(input.grantees.map(offers::container_family));
-    families.extend(input.containers.map(offers::state_family));
+    families.extend(input.grantees.map(families::container_family));
+    families.extend(input.containers.map(families::state_family));
     if let Some(leases) = input.leases {
-        families.extend([held, offers::lease_family(leases)]);
+        families.extend([held, families::lease_family(leases)]);
     }
     Ok(render(families))
 }
@@ -79,7 +78,7 @@ fn seconds(time: SystemTime) -> f64 {
 
 fn undecided_family(inventory: &Inventory) -> MetricFamily {
     let classes = inventory.undecided_classes().into_iter();
-    offers::class_family(
+    families::class_family(
         "undecided",
         "Class whose devices could not be fully read",
         classes.map(|class| (class, 1)),

@@ -17,7 +17,7 @@ use super::groups::{ContainerGroup, container_leases};
 use super::input::{ExaminationDepth, ExaminedContainer, RunExamination, StatusInput};
 use super::kernel_sockets::KernelSocketReader;
 use super::names::{ContainerConfig, ContainerNames};
-use super::network::{AcceleratedInterfaces, ContainerInterface};
+use super::network::AcceleratedInterfaces;
 use super::process::{self, ContainerProcess, ProcessReader};
 use super::rdma::{self, LibraryUse};
 use super::requests::{Evidence, Grant, parse_grants, unanswered_verdict};
@@ -137,7 +137,8 @@ impl<'l> ContainerReader<'l> {
                 let _ = answer.write_all(&line);
             }
         };
-        facts.processes = self.read_processes(&facts.group);
+        let pids: BTreeSet<u32> = facts.group.pids.iter().copied().collect();
+        facts.processes = pids.into_iter().filter_map(|pid| self.reader.read(pid)).collect();
         // The first of its pid namespace comes first.
         facts.processes.sort_by_key(|process| !process.is_init);
         if facts.processes.is_empty() {
@@ -185,21 +186,29 @@ impl<'l> ContainerReader<'l> {
             return;
         }
         if facts.has_host_network == Some(false) {
-            facts.interfaces = self.read_interfaces(&facts.processes);
+            let process = facts.processes.iter().find(|process| process.network.is_some());
+            let network = process.and_then(|process| (self.input.networks)(process.pid));
+            facts.interfaces = network.and_then(|network| self.accelerators.interfaces(&network));
             let leases = facts.leases.iter();
             facts.without_program = leases
                 .filter(|lease| self.accelerators.without_program.contains(lease))
                 .map(|(_, name)| name.clone())
                 .collect();
         }
-        facts.accelerated = self.accelerated_interfaces(facts);
+        facts.accelerated = match facts.has_host_network {
+            Some(true) => self.input.inventory.attached.clone(),
+            _ => facts.own_accelerated().map(|interface| interface.name.clone()).collect(),
+        };
         facts.channel_commands = self.channel_commands(facts);
         if facts.has_node(rdma::NODES) {
             facts.rdma = self.read_rdma_libraries(facts);
         }
         if facts.maps_library() {
             for process in &mut facts.processes {
-                process.has_stack = self.has_stack(process, config);
+                let is_listed = self.stack_pids.contains(&process.pid);
+                process.has_stack = stack::has_stack(process, is_listed, || {
+                    facts::start_environment(host, process, config)
+                });
             }
             self.kernel_sockets.read(facts, config, &self.accelerators);
         } else if facts.has_node("/dev/onload") {
@@ -250,31 +259,6 @@ impl<'l> ContainerReader<'l> {
         let runtime = self.names.runtime(*engine, id, config);
         let bundle = self.names.bundle_dir(*engine, id)?;
         unanswered_verdict(config, &labels, runtime.as_deref(), *engine, &bundle)
-    }
-
-    fn read_processes(&self, group: &ContainerGroup) -> Vec<ContainerProcess> {
-        let pids: BTreeSet<u32> = group.pids.iter().copied().collect();
-        pids.into_iter().filter_map(|pid| self.reader.read(pid)).collect()
-    }
-
-    fn has_stack(&self, process: &ContainerProcess, config: Option<&ContainerConfig>) -> bool {
-        let is_listed = self.stack_pids.contains(&process.pid);
-        stack::has_stack(process, is_listed, || {
-            facts::start_environment(self.input.host, process, config)
-        })
-    }
-
-    /// The interfaces of the network that the processes are in.
-    fn read_interfaces(&self, processes: &[ContainerProcess]) -> Option<Vec<ContainerInterface>> {
-        let process = processes.iter().find(|process| process.network.is_some())?;
-        self.accelerators.interfaces(&(self.input.networks)(process.pid)?)
-    }
-
-    fn accelerated_interfaces(&self, facts: &ContainerFacts) -> Vec<String> {
-        match facts.has_host_network {
-            Some(true) => self.input.inventory.attached.clone(),
-            _ => facts.own_accelerated().map(|interface| interface.name.clone()).collect(),
-        }
     }
 
     /// Returns one command per interface, since ethtool accepts only one.
@@ -335,20 +319,16 @@ impl<'l> ContainerReader<'l> {
     /// Returns the program that should have the library: the first one, unless it is static and starts others (`docker
     /// run --init`).
     fn preload_start(&self, processes: &[ContainerProcess]) -> ProgramStart {
-        let mut static_start: Option<ProgramStart> = None;
-        for process in processes {
-            let start = self.start_of(process);
-            let had_variables = static_start.is_some_and(|before| before.has_our_variables);
-            match (start.program, static_start) {
-                (ProgramLinkage::Static, None) => static_start = Some(start),
-                (ProgramLinkage::Static, Some(_)) => {}
-                _ => {
-                    let has_our_variables = had_variables || start.has_our_variables;
-                    return ProgramStart { has_our_variables, ..start };
-                }
-            }
+        let mut starts = processes.iter().map(|process| self.start_of(process));
+        let first = starts.next().unwrap_or_default();
+        if first.program != ProgramLinkage::Static {
+            return first;
         }
-        static_start.unwrap_or_default()
+        let Some(start) = starts.find(|start| start.program != ProgramLinkage::Static) else {
+            return first;
+        };
+        let has_our_variables = first.has_our_variables || start.has_our_variables;
+        ProgramStart { has_our_variables, ..start }
     }
 
     fn start_of(&self, process: &ContainerProcess) -> ProgramStart {

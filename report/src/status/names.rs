@@ -22,16 +22,8 @@ const MAX_BYTES: u64 = 16 * 1024 * 1024;
 const NAME: usize = 128;
 /// podman's files with containers, by storage driver. Since 4.4 those of `podman run --rm` are in the second of a
 /// directory (containers/storage, `newContainerStore`).
-const PODMAN: [&str; 8] = [
-    "overlay-containers/containers.json",
-    "overlay-containers/volatile-containers.json",
-    "vfs-containers/containers.json",
-    "vfs-containers/volatile-containers.json",
-    "btrfs-containers/containers.json",
-    "btrfs-containers/volatile-containers.json",
-    "zfs-containers/containers.json",
-    "zfs-containers/volatile-containers.json",
-];
+const PODMAN_DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
+const PODMAN_FILES: [&str; 2] = ["containers.json", "volatile-containers.json"];
 const USER_STORAGE: &str = ".local/share/containers/storage";
 
 pub(super) struct ContainerNames<'h> {
@@ -214,16 +206,19 @@ fn read_podman_names(
     dirs: &ContainerDirs,
     user: Option<u32>,
 ) -> Option<HashMap<String, String>> {
+    let files = PODMAN_DRIVERS
+        .iter()
+        .flat_map(|driver| PODMAN_FILES.map(|file| format!("{driver}-containers/{file}")));
     let lists: Vec<Vec<u8>> = match user {
-        None => dirs
-            .storage
-            .iter()
-            .flat_map(|dir| PODMAN.map(|list| dir.join(list)))
-            .filter_map(|file| host.bytes(&file, MAX_BYTES).ok()?)
-            .collect(),
+        None => {
+            let files: Vec<String> = files.collect();
+            let paths =
+                dirs.storage.iter().flat_map(|dir| files.iter().map(move |file| dir.join(file)));
+            paths.filter_map(|path| host.bytes(&path, MAX_BYTES).ok()?).collect()
+        }
         Some(user) => {
             let home = host.resolve(&home_dir(host, user)?).ok()??;
-            PODMAN.into_iter().filter_map(|list| read_in_home(host, &home, list)).collect()
+            files.filter_map(|file| read_in_home(host, &home, &file)).collect()
         }
     };
     let names = lists

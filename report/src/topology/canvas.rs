@@ -5,9 +5,6 @@ use onload_core::class::Class;
 
 use super::model::Occupancy;
 
-/// Characters other than ASCII in our texts, all of normal width.
-const WIDE_CHARACTERS: [char; 2] = ['·', '…'];
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drawing {
     pub width: i32,
@@ -15,13 +12,11 @@ pub struct Drawing {
     pub items: Vec<Item>,
 }
 
-/// Something in a picture. It is inside its parent, and overlaps none with the same parent; only wires and lines
-/// may touch each other.
+/// Something in a picture. Of two items that overlap, the later one is inside of the other; only wires and lines may
+/// touch each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub rect: Rect,
-    /// The item that it is inside of, by its place in the list.
-    pub parent: Option<usize>,
     pub shape: Shape,
     pub note: Option<String>,
 }
@@ -87,8 +82,7 @@ impl TextStyle {
             TextStyle::Title => 22,
             TextStyle::Heading => 16,
             TextStyle::Name => 14,
-            TextStyle::Detail => 12,
-            TextStyle::Chip(_) => 12,
+            TextStyle::Detail | TextStyle::Chip(_) => 12,
         }
     }
 
@@ -115,11 +109,9 @@ impl TextStyle {
         if self.width(text) <= room {
             return text.to_owned();
         }
-        let max = (room - 1).max(0) * 1000 / (self.size() * self.advance());
-        let count = usize::try_from(max - 1).unwrap_or(0);
-        match max {
-            ..1 => String::new(),
-            _ => text.chars().take(count).chain(['…']).collect(),
+        match usize::try_from((room - 1) * 1000 / (self.size() * self.advance())) {
+            Ok(max @ 1..) => text.chars().take(max - 1).chain(['…']).collect(),
+            _ => String::new(),
         }
     }
 }
@@ -129,8 +121,7 @@ pub(super) fn sanitize(text: &str) -> String {
     let mut sanitized = String::new();
     for c in text.chars() {
         match c {
-            ' '..='~' => sanitized.push(c),
-            c if WIDE_CHARACTERS.contains(&c) => sanitized.push(c),
+            ' '..='~' | '·' | '…' => sanitized.push(c),
             c => sanitized.extend(c.escape_default()),
         }
     }
@@ -143,13 +134,13 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    pub(super) fn add(&mut self, parent: Option<usize>, rect: Rect, shape: Shape) -> usize {
-        self.items.push(Item { rect, parent, shape, note: None });
+    pub(super) fn add(&mut self, rect: Rect, shape: Shape) -> usize {
+        self.items.push(Item { rect, shape, note: None });
         self.items.len() - 1
     }
 
-    pub(super) fn add_note(&mut self, item: usize, note: &str) {
-        self.items[item].note = Some(sanitize(note));
+    pub(super) fn add_with_note(&mut self, rect: Rect, shape: Shape, note: &str) {
+        self.items.push(Item { rect, shape, note: Some(sanitize(note)) });
     }
 
     pub(super) fn end(&mut self, item: usize, bottom: i32) {
@@ -160,7 +151,6 @@ impl Canvas {
     /// Draws as much as there is room for. Returns the used area.
     pub(super) fn add_text(
         &mut self,
-        parent: Option<usize>,
         (x, y): (i32, i32),
         room: i32,
         style: TextStyle,
@@ -170,37 +160,22 @@ impl Canvas {
         let fitted = style.truncate_to_width(&sanitized, room);
         let rect = Rect::new(x, y, style.width(&fitted), style.height());
         if !fitted.is_empty() {
-            let is_short = fitted != sanitized;
-            let item = self.add(parent, rect, Shape::Text(style, fitted));
-            if is_short {
-                self.add_note(item, &sanitized);
-            }
+            let note = (fitted != sanitized).then_some(sanitized);
+            self.items.push(Item { rect, shape: Shape::Text(style, fitted), note });
         }
         rect
     }
 
-    /// With the place of its right end.
-    pub(super) fn add_text_right(
+    /// Draws a detail that ends at that place.
+    pub(super) fn add_detail_right(
         &mut self,
-        parent: Option<usize>,
         (right, y): (i32, i32),
         room: i32,
-        style: TextStyle,
         text: &str,
     ) -> Rect {
-        let fitted = style.truncate_to_width(&sanitize(text), room);
-        let x = right - style.width(&fitted);
-        self.add_text(parent, (x, y), right - x, style, text)
-    }
-
-    pub(super) fn append(&mut self, other: Canvas, (x, y): (i32, i32)) {
-        let offset = self.items.len();
-        self.items.extend(other.items.into_iter().map(|mut item| {
-            item.rect.x += x;
-            item.rect.y += y;
-            item.parent = item.parent.map(|parent| parent + offset);
-            item
-        }));
+        let style = TextStyle::Detail;
+        let x = right - style.width(&style.truncate_to_width(&sanitize(text), room));
+        self.add_text((x, y), right - x, style, text)
     }
 }
 

@@ -4,8 +4,8 @@ use onload_host::discover::pcie_link::PcieLink;
 use onload_sys::text::format_count;
 
 use super::canvas::{Canvas, Paint, Rect, Shape, TextStyle, sanitize};
-use super::groups::{FunctionGroup, describe_holders, group_functions};
-use super::model::{Occupancy, TopologyDevice, TopologyFunction, TopologyGpu, TopologyInterface};
+use super::groups::{FunctionGroup, describe_device, describe_holders, group_functions};
+use super::model::{Occupancy, TopologyDevice, TopologyFunction, TopologyGpu};
 
 const PAD: i32 = 12;
 const STRIPE: i32 = 5;
@@ -21,32 +21,23 @@ const SEPARATOR: &str = " · ";
 /// Gives its lower edge.
 pub(super) fn draw_card(
     canvas: &mut Canvas,
-    panel: usize,
     (x, y, width): (i32, i32, i32),
     function: &TopologyFunction,
 ) -> i32 {
-    let card = canvas.add(Some(panel), Rect::new(x, y, width, 0), Shape::Card);
+    let card = canvas.add(Rect::new(x, y, width, 0), Shape::Card);
     // A GPU is never offered, so its state says nothing.
     let stripe = (function.gpu.is_none() || function.class().is_some()).then(|| {
-        let shape = Shape::Segment(function_paint(function));
-        canvas.add(Some(card), Rect::new(x, y, STRIPE, 0), shape)
+        let paint = Paint { class: function.class(), state: function.state() };
+        canvas.add(Rect::new(x, y, STRIPE, 0), Shape::Segment(paint))
     });
-    let mut content = CardContent {
-        canvas,
-        card,
-        x: x + STRIPE + PAD,
-        y: y + PAD,
-        width: width - STRIPE - 2 * PAD,
-    };
+    let (x, y, width) = (x + STRIPE + PAD, y + PAD, width - STRIPE - 2 * PAD);
+    let mut content = CardContent { canvas, x, y, width };
     content.heading(function);
-    let devices: Vec<&TopologyDevice> = function.informative_devices().collect();
-    content.chips(&devices, function);
-    content.holders(&devices);
+    content.devices(function);
     content.virtual_functions(&function.virtual_functions);
     let bottom = content.y + PAD - GAP;
-    canvas.end(card, bottom);
-    if let Some(stripe) = stripe {
-        canvas.end(stripe, bottom);
+    for item in [card].into_iter().chain(stripe) {
+        canvas.end(item, bottom);
     }
     bottom
 }
@@ -54,7 +45,6 @@ pub(super) fn draw_card(
 /// Places chips in rows. Returns the lower edge.
 pub(super) fn draw_chips<'d>(
     canvas: &mut Canvas,
-    parent: usize,
     (left, top, width): (i32, i32, i32),
     devices: impl Iterator<Item = (&'d TopologyDevice, String)>,
 ) -> i32 {
@@ -68,37 +58,18 @@ pub(super) fn draw_chips<'d>(
         if x > left && x + chip_width > left + width {
             (x, y) = (left, y + CHIP + GAP);
         }
-        let chip = canvas.add(Some(parent), Rect::new(x, y, chip_width, CHIP), Shape::Chip(paint));
-        let text = canvas.add_text(
-            Some(chip),
-            (x + INNER_MARGIN, y + (CHIP - style.height()) / 2),
-            room,
-            style,
-            &label,
-        );
-        let state = device.state_text();
         let reason = device.reason.as_deref().map(|reason| format!(": {reason}"));
-        let holders = describe_holders(&device.holders).map(|holders| format!(", {holders}"));
-        let note = format!(
-            "{} {}: {state}{}{}",
-            device.class,
-            device.name,
-            holders.unwrap_or_default(),
-            reason.unwrap_or_default()
-        );
-        canvas.add_note(chip, &note);
+        let note = format!("{}{}", describe_device(device), reason.unwrap_or_default());
+        canvas.add_with_note(Rect::new(x, y, chip_width, CHIP), Shape::Chip(paint), &note);
+        let position = (x + INNER_MARGIN, y + (CHIP - style.height()) / 2);
+        let text = canvas.add_text(position, room, style, &label);
         x = x.max(text.right() + INNER_MARGIN) + GAP;
     }
     y + CHIP
 }
 
-fn function_paint(function: &TopologyFunction) -> Paint {
-    Paint { class: function.class(), state: function.state() }
-}
-
 struct CardContent<'c> {
     canvas: &'c mut Canvas,
-    card: usize,
     x: i32,
     y: i32,
     width: i32,
@@ -108,46 +79,42 @@ impl CardContent<'_> {
     fn heading(&mut self, function: &TopologyFunction) {
         let names = function.names(", ");
         let address = function.address.to_string();
-        let (parent, right) = (Some(self.card), self.x + self.width);
         let mut room = self.width;
         if names.is_some() {
-            let position = (right, self.y + 1);
-            let address_rect =
-                self.canvas.add_text_right(parent, position, room, TextStyle::Detail, &address);
-            room -= address_rect.width + GAP;
+            let position = (self.x + self.width, self.y + 1);
+            room -= self.canvas.add_detail_right(position, room, &address).width + GAP;
         }
         let name = names.unwrap_or(address);
-        let line = self.canvas.add_text(parent, (self.x, self.y), room, TextStyle::Name, &name);
+        let line = self.canvas.add_text((self.x, self.y), room, TextStyle::Name, &name);
         self.y = line.bottom();
-        let driver = function.driver.as_deref().unwrap_or("no driver");
-        let mut details = vec![driver.to_owned(), function.id.clone()];
-        details.extend(function.interfaces.first().and_then(state_and_speed));
-        details.extend(function.link.map(PcieLink::short));
-        self.line(0, &details.join(SEPARATOR));
+        let first = function.interfaces.first();
+        let details = [
+            Some(function.driver.clone().unwrap_or("no driver".to_owned())),
+            Some(function.id.clone()),
+            first.and_then(|interface| interface.state.clone()),
+            first.and_then(|interface| interface.speed_mbps).map(format_speed),
+            function.link.map(PcieLink::short),
+        ];
+        self.line(0, &details.into_iter().flatten().collect::<Vec<_>>().join(SEPARATOR));
         for text in function.gpu.iter().flat_map(TopologyGpu::details) {
             self.line(0, &text);
         }
     }
 
     fn line(&mut self, indent: i32, text: &str) {
-        let position = (self.x + indent, self.y);
-        let room = self.width - indent;
-        let line = self.canvas.add_text(Some(self.card), position, room, TextStyle::Detail, text);
+        let (position, room) = ((self.x + indent, self.y), self.width - indent);
+        let line = self.canvas.add_text(position, room, TextStyle::Detail, text);
         self.y = line.bottom() + 2;
     }
 
-    fn chips(&mut self, devices: &[&TopologyDevice], function: &TopologyFunction) {
-        if devices.is_empty() {
-            return;
+    fn devices(&mut self, function: &TopologyFunction) {
+        if function.informative_devices().next().is_some() {
+            let devices = function.informative_devices();
+            let labels = devices.map(|device| (device, chip_label(device, function)));
+            let area = (self.x, self.y + 2, self.width);
+            self.y = draw_chips(self.canvas, area, labels) + GAP;
         }
-        self.y += 2;
-        let labels = devices.iter().map(|device| (*device, chip_label(device, function)));
-        let area = (self.x, self.y, self.width);
-        self.y = draw_chips(self.canvas, self.card, area, labels) + GAP;
-    }
-
-    fn holders(&mut self, devices: &[&TopologyDevice]) {
-        for device in devices {
+        for device in function.informative_devices() {
             if let Some(held) = describe_holders(&device.holders) {
                 self.line(0, &format!("{} {held}", device.class));
             }
@@ -181,37 +148,22 @@ impl CardContent<'_> {
         for group in groups {
             let share = i64::from(room) * i64::try_from(group.count).unwrap_or(0);
             let width = MIN_GAP + i32::try_from(share / i64::from(count)).unwrap_or(0);
-            let rect = Rect::new(x, self.y, width, BAR);
-            let shape = Shape::Segment(group_paint(group));
-            let segment = self.canvas.add(Some(self.card), rect, shape);
             let note = format!("{}: {}", group.name(), group.describe());
-            self.canvas.add_note(segment, &note);
+            let rect = Rect::new(x, self.y, width, BAR);
+            self.canvas.add_with_note(rect, Shape::Segment(group_paint(group)), &note);
             x += width + CHIP_GAP;
         }
         self.y += BAR + GAP;
     }
 
     fn group(&mut self, group: &FunctionGroup) {
-        let (parent, indent) = (Some(self.card), SWATCH + GAP);
+        let indent = SWATCH + GAP;
         let swatch = Rect::new(self.x, self.y + 4, SWATCH, SWATCH);
-        self.canvas.add(parent, swatch, Shape::Segment(group_paint(group)));
-        let position = (self.x + self.width, self.y);
-        let room = self.width - indent;
-        let description = self.canvas.add_text_right(
-            parent,
-            position,
-            room * 2 / 3,
-            TextStyle::Detail,
-            &group.describe(),
-        );
-        let position = (self.x + indent, self.y);
-        let line = self.canvas.add_text(
-            parent,
-            position,
-            room - description.width - GAP,
-            TextStyle::Detail,
-            &group.name(),
-        );
+        self.canvas.add(swatch, Shape::Segment(group_paint(group)));
+        let (position, room) = ((self.x + self.width, self.y), self.width - indent);
+        let description = self.canvas.add_detail_right(position, room * 2 / 3, &group.describe());
+        let (position, room) = ((self.x + indent, self.y), room - description.width - GAP);
+        let line = self.canvas.add_text(position, room, TextStyle::Detail, &group.name());
         self.y = line.bottom() + 2;
         if let Some(held) = describe_holders(&group.holders) {
             self.line(indent, &held);
@@ -221,12 +173,6 @@ impl CardContent<'_> {
 
 fn group_paint(group: &FunctionGroup) -> Paint {
     Paint { class: group.classes.first().copied(), state: group.state }
-}
-
-fn state_and_speed(interface: &TopologyInterface) -> Option<String> {
-    let speed = interface.speed_mbps.map(format_speed);
-    let words: Vec<String> = interface.state.clone().into_iter().chain(speed).collect();
-    (!words.is_empty()).then(|| words.join(SEPARATOR))
 }
 
 /// Formats a speed in Mbit/s, from 1 Gbit/s on in Gbit/s.
@@ -243,18 +189,13 @@ pub fn format_speed(mbps: u64) -> String {
 
 /// Returns the text of a chip: the class, and the name unless the card shows it.
 fn chip_label(device: &TopologyDevice, function: &TopologyFunction) -> String {
-    let mut names = function.interfaces.iter().map(|i| i.name.as_str());
-    let address = function.address.to_string();
-    let class = device.class;
-    let label = if names.any(|name| name == device.name) || address == device.name {
-        class.to_string()
-    } else {
-        format!("{class} {}", device.name)
+    let mut names = function.interfaces.iter().map(|interface| interface.name.as_str());
+    let is_shown =
+        names.any(|name| name == device.name) || function.address.to_string() == device.name;
+    let name = if is_shown { String::new() } else { format!(" {}", device.name) };
+    let state = match device.state {
+        Occupancy::Free => String::new(),
+        state => format!("{SEPARATOR}{}", state.as_str()),
     };
-    match device.state {
-        Occupancy::Free => label,
-        Occupancy::Held => format!("{label}{SEPARATOR}held"),
-        Occupancy::Drained => format!("{label}{SEPARATOR}drained"),
-        Occupancy::NotOffered => format!("{label}{SEPARATOR}not offered"),
-    }
+    format!("{}{name}{state}", device.class)
 }

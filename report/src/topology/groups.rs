@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 use onload_core::container_id;
 
-use super::model::{Occupancy, TopologyFunction};
+use super::model::{Occupancy, TopologyDevice, TopologyFunction};
 use onload_sys::cpu_list;
 use onload_sys::text::join_first;
 
@@ -44,17 +44,26 @@ impl FunctionGroup {
     }
 }
 
-pub(super) fn describe_holders(holders: &[String]) -> Option<String> {
-    let names: Vec<String> = holders.iter().map(|holder| short_holder(holder).to_owned()).collect();
-    (!names.is_empty()).then(|| format!("held by {}", join_first(&names, NAMED)))
+pub(super) fn describe_device(device: &TopologyDevice) -> String {
+    let held = describe_holders(&device.holders).map(|held| format!(", {held}"));
+    let state = match device.state {
+        // A shared device in use is not called free.
+        Occupancy::Free if held.is_some() => "shared",
+        state => state.as_str(),
+    };
+    format!("{} {}: {state}{}", device.class, device.name, held.unwrap_or_default())
 }
 
-/// An id as people type it; a name stays.
-fn short_holder(holder: &str) -> &str {
-    if holder.len() == ID && holder.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return container_id::short_id(holder);
-    }
-    holder
+pub(super) fn describe_holders(holders: &[String]) -> Option<String> {
+    let names = holders.iter().map(|holder| match holder.as_str() {
+        // An id as people type it; a name stays.
+        id if id.len() == ID && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            container_id::short_id(id).to_owned()
+        }
+        name => name.to_owned(),
+    });
+    let names: Vec<String> = names.collect();
+    (!names.is_empty()).then(|| format!("held by {}", join_first(&names, NAMED)))
 }
 
 /// Folds virtual functions, in the order of the first of each group.

@@ -29,7 +29,11 @@ pub fn draw(topology: &Topology, title: &str) -> Drawing {
     for (index, (panel, height)) in panels.into_iter().enumerate() {
         // Nodes are read from left to right, in the order of their numbers.
         let column = index % lefts.len();
-        canvas.append(panel, (lefts[column], ends[column]));
+        canvas.items.extend(panel.items.into_iter().map(|mut item| {
+            item.rect.x += lefts[column];
+            item.rect.y += ends[column];
+            item
+        }));
         ends[column] += height + GAP;
     }
     let end = ends.into_iter().max().unwrap_or(top);
@@ -39,10 +43,9 @@ pub fn draw(topology: &Topology, title: &str) -> Drawing {
 /// Draws the title, the numbers of devices and the legend. Returns the lower edge.
 fn draw_heading(canvas: &mut Canvas, topology: &Topology, title: &str, legend: &Legend) -> i32 {
     let room = WIDTH - 2 * MARGIN;
-    let position = (MARGIN, MARGIN - 4);
-    let title = canvas.add_text(None, position, room, TextStyle::Title, title);
+    let title = canvas.add_text((MARGIN, MARGIN - 4), room, TextStyle::Title, title);
     let position = (MARGIN, title.bottom());
-    let line = canvas.add_text(None, position, room, TextStyle::Detail, &summary(topology));
+    let line = canvas.add_text(position, room, TextStyle::Detail, &summary(topology));
     draw_legend(canvas, line.bottom() + 8, legend)
 }
 
@@ -63,15 +66,10 @@ impl Legend {
             match shape {
                 Shape::Chip(paint) | Shape::Segment(paint) => {
                     // Only what is free or held has the colour of its class.
-                    let is_coloured = matches!(paint.state, Occupancy::Free | Occupancy::Held);
-                    let class = paint
-                        .class
-                        .filter(|_| is_coloured)
-                        .filter(|class| !legend.classes.contains(class));
-                    legend.classes.extend(class);
-                    if !legend.states.contains(&paint.state) {
-                        legend.states.push(paint.state);
+                    if matches!(paint.state, Occupancy::Free | Occupancy::Held) {
+                        legend.classes.extend(paint.class);
                     }
+                    legend.states.push(paint.state);
                 }
                 Shape::Pair => legend.has_pair = true,
                 Shape::Cpu { is_isolated } => legend.cpus[usize::from(*is_isolated)] = true,
@@ -84,7 +82,9 @@ impl Legend {
 
 fn summary(topology: &Topology) -> String {
     let off_pci = topology.nodes.iter().flat_map(|node| &node.devices);
-    let devices = all_functions(topology).flat_map(TopologyFunction::informative_devices);
+    let buses = topology.nodes.iter().flat_map(|node| &node.roots).map(|root| &root.bus);
+    let functions = buses.flat_map(bus_functions);
+    let devices = functions.flat_map(TopologyFunction::informative_devices);
     let devices: Vec<&TopologyDevice> = off_pci.chain(devices).collect();
     let count = |state| devices.iter().filter(|device| device.state == state).count();
     let drained = match count(Occupancy::Drained) {
@@ -97,11 +97,7 @@ fn summary(topology: &Topology) -> String {
     format!("{free} free, {held} held{drained}, {not_offered} not offered{known}")
 }
 
-/// All of them, virtual ones too.
-fn all_functions(topology: &Topology) -> impl Iterator<Item = &TopologyFunction> {
-    topology.nodes.iter().flat_map(|node| &node.roots).flat_map(|root| bus_functions(&root.bus))
-}
-
+/// All functions, virtual ones too.
 fn bus_functions(bus: &Bus) -> Vec<&TopologyFunction> {
     let bridged = bus.bridges.iter().flat_map(|bridge| bus_functions(&bridge.bus));
     bus.functions
@@ -118,22 +114,17 @@ fn draw_legend(canvas: &mut Canvas, y: i32, legend: &Legend) -> i32 {
             Shape::Pair => Rect::new(x, y + 8, 12, 2),
             _ => Rect::new(x, y + 3, 12, 12),
         };
-        canvas.add(None, rect, shape);
-        let text = canvas.add_text(None, (x + 18, y), WIDTH, TextStyle::Detail, text);
+        canvas.add(rect, shape);
+        let text = canvas.add_text((x + 18, y), WIDTH, TextStyle::Detail, text);
         x = text.right() + 18;
     };
     for class in Class::ALL.into_iter().filter(|class| legend.classes.contains(class)) {
         let paint = Paint { class: Some(class), state: Occupancy::Held };
         sample(canvas, Shape::Segment(paint), class.as_str());
     }
-    for (state, text) in [
-        (Occupancy::Free, "free"),
-        (Occupancy::Held, "held"),
-        (Occupancy::Drained, "drained"),
-        (Occupancy::NotOffered, "not offered"),
-    ] {
+    for state in [Occupancy::Free, Occupancy::Held, Occupancy::Drained, Occupancy::NotOffered] {
         if legend.states.contains(&state) {
-            sample(canvas, Shape::Segment(Paint { class: None, state }), text);
+            sample(canvas, Shape::Segment(Paint { class: None, state }), state.as_str());
         }
     }
     if legend.has_pair {

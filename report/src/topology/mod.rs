@@ -5,23 +5,19 @@
 mod build;
 mod canvas;
 mod card;
-mod device_index;
-mod gpu_nic_lines;
 mod groups;
 mod layout;
 mod matrix;
 mod model;
-mod numa_facts;
 mod panel;
 mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub use build::read;
+pub use build::{TopologyInput, read};
 pub use canvas::{Drawing, Item, Rect, Shape, TextStyle};
 pub use card::format_speed;
-pub use device_index::TopologyInput;
 pub use layout::draw;
 pub use matrix::build_matrix;
 pub use model::{

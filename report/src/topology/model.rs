@@ -145,16 +145,6 @@ impl Occupancy {
     }
 }
 
-impl TopologyDevice {
-    /// Returns the state to show. A shared device in use is not called free.
-    pub(super) fn state_text(&self) -> &'static str {
-        match self.state {
-            Occupancy::Free if !self.holders.is_empty() => "shared",
-            state => state.as_str(),
-        }
-    }
-}
-
 impl TopologyGpu {
     /// `GPU0 NVIDIA`.
     pub(super) fn title(&self) -> String {

@@ -9,35 +9,7 @@ use super::canvas::{Drawing, Item, Paint, Rect, Shape, TextStyle};
 use super::model::Occupancy;
 
 /// The style sheet. A class sets the colour, and a state says how it fills.
-const STYLE: &str = "
-svg { color-scheme: light dark; }
-text { font-family: ui-monospace, 'DejaVu Sans Mono', 'Liberation Mono', Menlo, Consolas, monospace; fill: #1f2933; }
-.title, .heading { font-family: 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif; font-weight: 600; }
-.title { font-size: 22px; } .heading { font-size: 16px; }
-.name { font-size: 14px; font-weight: 600; } .detail { font-size: 12px; fill: #5b6875; } .label { font-size: 12px; }
-.page { fill: #f3f5f8; } .panel { fill: #ffffff; stroke: #d5dbe3; } .card { fill: #f8fafc; stroke: #d5dbe3; }
-.bridge { fill: #eef1f5; stroke: #d5dbe3; } .wire { fill: #b8c1cc; } .pair { fill: #7a3fd0; }
-.cpu { fill: #c9d3de; } .isolated { fill: #d9467a; } .pages { fill: #e4e9ef; } .used { fill: #6b7a8c; }
-.none { color: #6b7a8c; } .nic { color: #1d6fd8; } .zf { color: #0b8494; } .rdma { color: #7a3fd0; }
-.vfio { color: #c25e00; } .ptp { color: #1f8a4c; } .pps { color: #7d7a00; } .netdev { color: #a3348f; }
-.hugepages { color: #8a5a2b; } .gdrcopy { color: #b3261e; }
-.free { fill: currentColor; fill-opacity: .16; stroke: currentColor; }
-.held { fill: currentColor; stroke: currentColor; }
-.not-offered { fill: none; stroke: #9aa5b1; stroke-dasharray: 3 2; }
-.label.free { fill: currentColor; fill-opacity: 1; stroke: none; } .label.held { fill: #ffffff; stroke: none; }
-.label.not-offered { fill: #5b6875; stroke: none; }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6ebf1; } .detail { fill: #9fabb8; }
-.page { fill: #0e1319; } .panel { fill: #161d26; stroke: #2b3644; } .card { fill: #1b2430; stroke: #2f3b4a; }
-.bridge { fill: #202a37; stroke: #2f3b4a; } .wire { fill: #46546a; } .pair { fill: #b48cff; }
-.cpu { fill: #3d4b5c; } .isolated { fill: #f272a0; } .pages { fill: #2a3543; } .used { fill: #93a1b2; }
-.none { color: #93a1b2; } .nic { color: #63a9ff; } .zf { color: #3cc5d6; } .rdma { color: #b48cff; }
-.vfio { color: #ffa24d; } .ptp { color: #5bd08a; } .pps { color: #d3cf4a; } .netdev { color: #ea86d8; }
-.hugepages { color: #d8a878; } .gdrcopy { color: #ff8a80; }
-.not-offered { stroke: #5d6b7b; }
-.label.held { fill: #0e1319; } .label.not-offered { fill: #9fabb8; }
-}
-";
+const STYLE: &str = include_str!("style.css");
 
 /// Returns the picture as a complete file. Texts from the host are only in text nodes.
 pub fn render_svg(drawing: &Drawing) -> String {
@@ -47,7 +19,7 @@ pub fn render_svg(drawing: &Drawing) -> String {
         .set("viewBox", (0, 0, drawing.width, drawing.height))
         .set("width", drawing.width)
         .set("height", drawing.height)
-        .add(StyleSheet::new(STYLE))
+        .add(StyleSheet::new(format!("\n{STYLE}")))
         .add(rectangle(&page, 0).set("class", "page"));
     let document = drawing.items.iter().fold(start, |document, item| document.add(draw_item(item)));
     format!("{document}\n")

@@ -1,10 +1,8 @@
 //! A topology as lines of text, before they are wrapped at the width of a terminal.
 
 use super::card::format_speed;
-use super::groups::{describe_holders, group_functions};
-use super::model::{
-    Bus, Topology, TopologyDevice, TopologyFunction, TopologyGpu, TopologyNumaNode,
-};
+use super::groups::{describe_device, describe_holders, group_functions};
+use super::model::{Bus, Topology, TopologyFunction, TopologyGpu, TopologyNumaNode};
 use super::panel::{NOTHING_HERE, format_memory};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +27,14 @@ pub fn render_lines(topology: &Topology) -> Vec<TextLine> {
     for node in &topology.nodes {
         node_lines(node, &mut lines);
     }
-    let containers = topology
-        .containers
-        .iter()
-        .map(|container| format!("{}: {}", container.container, container.devices.join(", ")))
-        .map(|text| new_line(LineKind::Part, "  ", "    ", text));
     if !topology.containers.is_empty() {
         let heading = "Containers, as they were created".to_owned();
         lines.push(new_line(LineKind::Heading, "", "", heading));
     }
-    lines.extend(containers);
+    for container in &topology.containers {
+        let text = format!("{}: {}", container.container, container.devices.join(", "));
+        lines.push(new_line(LineKind::Part, "  ", "    ", text));
+    }
     lines
 }
 
@@ -68,8 +64,7 @@ fn node_lines(node: &TopologyNumaNode, lines: &mut Vec<TextLine>) {
         bus_lines(&root.bus, "  ", lines);
     }
     for device in &node.devices {
-        let text = device_text(device);
-        lines.push(new_line(LineKind::Part, "  ", "    ", text));
+        lines.push(new_line(LineKind::Part, "  ", "    ", describe_device(device)));
     }
 }
 
@@ -94,7 +89,7 @@ fn bus_lines(bus: &Bus, indent: &str, lines: &mut Vec<TextLine>) {
         let (first, rest) = branch();
         lines.push(new_line(LineKind::Part, &first, &rest, function_text(function)));
         let gpu = function.gpu.iter().flat_map(TopologyGpu::details);
-        let devices = function.informative_devices().map(device_text);
+        let devices = function.informative_devices().map(describe_device);
         let groups = group_functions(&function.virtual_functions).into_iter().map(|group| {
             let held = describe_holders(&group.holders).map(|held| format!(", {held}"));
             let (name, description) = (group.name(), group.describe());
@@ -121,12 +116,6 @@ fn function_text(function: &TopologyFunction) -> String {
     .flatten()
     .collect();
     format!("{} {}", function.address, words.join(", "))
-}
-
-fn device_text(device: &TopologyDevice) -> String {
-    let held = describe_holders(&device.holders).map(|held| format!(", {held}"));
-    let (class, name, state) = (device.class, &device.name, device.state_text());
-    format!("{class} {name}: {state}{}", held.unwrap_or_default())
 }
 
 fn new_line(kind: LineKind, first: &str, rest: &str, text: String) -> TextLine {
