@@ -4,9 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::builder::{
-    BoolishValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
-};
+use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
@@ -333,7 +331,8 @@ pub enum ConfigCommand {
     /// "cdi generate --kind" and "onload-kubernetes --listen" take precedence over the file. This command reads its own
     /// environment, not that of a service.
     #[command(add = FileList(&[CONFIGURATION]))]
-    Show(ConfigShowArgs),
+    #[command(after_long_help = "Example: onload-ctk config show")]
+    Show(FormatArgs),
     /// Check whether a configuration file is valid
     #[command(add = FileList(&[CONFIGURATION]))]
     Validate(ConfigValidateArgs),
@@ -344,8 +343,7 @@ pub enum ConfigCommand {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk config show")]
-pub struct ConfigShowArgs {
+pub struct FormatArgs {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub format: ListFormat,
@@ -430,7 +428,8 @@ pub struct UndrainArgs {
 pub enum LeaseCommand {
     /// List leased devices with their containers, and how much of each pool is free
     #[command(add = FileList(&[LEASES, KERNEL]))]
-    List(LeaseListArgs),
+    #[command(after_long_help = "Example: onload-ctk lease list --format json")]
+    List(FormatArgs),
     /// Release the lease of a device after its container has exited
     #[command(add = FileList(&[LEASES, KERNEL]))]
     Release(LeaseReleaseArgs),
@@ -444,14 +443,6 @@ pub enum LeaseCommand {
     #[command(add = FileList(&[LEASES, KERNEL]))]
     #[command(after_long_help = "Example: onload-ctk lease restore")]
     Restore,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(after_long_help = "Example: onload-ctk lease list --format json")]
-pub struct LeaseListArgs {
-    /// Output format
-    #[arg(long, value_name = "FORMAT", default_value = "table")]
-    pub format: ListFormat,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -596,7 +587,7 @@ pub enum TryEngine {
 #[derive(Clone, Debug, Args)]
 pub struct ProbeArgs {
     /// Its class
-    #[arg(value_name = "CLASS", value_parser = ClassParser)]
+    #[arg(value_name = "CLASS", value_parser = CLASS_PARSER)]
     pub class: Class,
     /// Its name
     #[arg(value_name = "NAME")]
@@ -654,7 +645,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write or remove only these kinds, for example nic,rdma [default: those in config.toml]
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = KindParser)]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = KIND_PARSER)]
     pub kind: Vec<String>,
     /// Format of the files
     #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = format_parser())]
@@ -798,7 +789,7 @@ pub struct ConfigureArgs {
     pub nri: bool,
     /// Classes that annotations may request, in addition to those that config.toml allows already, for example
     /// nic,rdma. A container that gets rdma, vfio, zf or hugepages may also request CAP_IPC_LOCK
-    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = ClassParser)]
+    #[arg(long, value_name = "CLASS", value_delimiter = ',', value_parser = CLASS_PARSER)]
     pub allow: Vec<Class>,
     /// Print what would change as a unified diff, and change nothing
     #[arg(long)]
@@ -831,53 +822,34 @@ pub struct ManArgs {
     pub directory: PathBuf,
 }
 
-/// A value of `--kind`, parsed together with the others, as in config.toml; help, man pages and completion list the
-/// possible values.
-#[derive(Clone, Copy, Debug)]
-struct KindParser;
+/// Parses a class, or another word, with the list of all of them for help, man pages and completion.
+#[derive(Clone)]
+struct ClassParser<T> {
+    parse: fn(&str) -> Result<T, Error>,
+    others: &'static [&'static str],
+}
 
-impl TypedValueParser for KindParser {
-    type Value = String;
+const CLASS_PARSER: ClassParser<Class> = ClassParser { parse: str::parse, others: &[] };
+/// The values of `--kind` are parsed together, as in config.toml.
+const KIND_PARSER: ClassParser<String> =
+    ClassParser { parse: |word| Ok(word.to_owned()), others: &["all"] };
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for ClassParser<T> {
+    type Value = T;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&Arg>,
         word: &OsStr,
-    ) -> Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, argument, word)
+    ) -> Result<T, clap::Error> {
+        self.parse.parse_ref(command, argument, word)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let all = std::iter::once(PossibleValue::new("all"));
-        Some(Box::new(class_values().chain(all)))
+        let classes = Class::ALL.into_iter().map(Class::as_str);
+        Some(Box::new(classes.chain(self.others.iter().copied()).map(PossibleValue::new)))
     }
-}
-
-/// The name of a class, with the list of all classes for help, man pages and completion.
-#[derive(Clone, Copy, Debug)]
-struct ClassParser;
-
-impl TypedValueParser for ClassParser {
-    type Value = Class;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&Arg>,
-        word: &OsStr,
-    ) -> Result<Class, clap::Error> {
-        let parse = |word: &str| -> Result<Class, Error> { word.parse() };
-        parse.parse_ref(command, argument, word)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(class_values()))
-    }
-}
-
-fn class_values() -> impl Iterator<Item = PossibleValue> {
-    Class::ALL.into_iter().map(|class| PossibleValue::new(class.as_str()))
 }
 
 fn parse_seconds(word: &str) -> Result<u64, &'static str> {
@@ -892,7 +864,7 @@ fn parse_interval(word: &str) -> Result<u64, &'static str> {
 }
 
 fn engine_parser() -> impl TypedValueParser<Value = Engine> {
-    let words = Engine::ALL.map(|engine| {
+    choice_parser(Engine::ALL.map(|engine| {
         let help = match engine {
             Engine::Docker => "Docker",
             Engine::Containerd => "containerd, for Kubernetes and other users of its CRI plugin",
@@ -900,25 +872,28 @@ fn engine_parser() -> impl TypedValueParser<Value = Engine> {
             Engine::Podman => "Podman",
             Engine::Nomad => "Nomad, with its docker driver",
         };
-        PossibleValue::new(engine.name()).help(help)
-    });
-    PossibleValuesParser::new(words).try_map(|word| {
-        Engine::ALL.into_iter().find(|engine| engine.name() == word).ok_or("unknown engine")
+        (engine.name(), help, engine)
+    }))
+}
+
+fn format_parser() -> impl TypedValueParser<Value = SpecFormat> {
+    choice_parser([
+        ("json", "JSON, which every CDI reader accepts", SpecFormat::Json),
+        ("yaml", "YAML, which container engines accept", SpecFormat::Yaml),
+    ])
+}
+
+/// Parses one of these words, which have a help and a value each.
+fn choice_parser<T: Copy + Send + Sync + 'static, const N: usize>(
+    choices: [(&'static str, &'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let words = choices.map(|(word, help, _)| PossibleValue::new(word).help(help));
+    PossibleValuesParser::new(words).try_map(move |word| {
+        let choice = choices.into_iter().find(|(known, ..)| *known == word);
+        choice.map(|(.., value)| value).ok_or("unknown word")
     })
 }
 
 fn check_parser() -> impl TypedValueParser<Value = String> {
     PossibleValuesParser::new(list_check_names())
-}
-
-fn format_parser() -> impl TypedValueParser<Value = SpecFormat> {
-    let words = [
-        ("json", "JSON, which every CDI reader accepts"),
-        ("yaml", "YAML, which container engines accept"),
-    ]
-    .map(|(word, help)| PossibleValue::new(word).help(help));
-    PossibleValuesParser::new(words).map(|word| match word.as_str() {
-        "yaml" => SpecFormat::Yaml,
-        _ => SpecFormat::Json,
-    })
 }

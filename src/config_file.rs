@@ -12,12 +12,12 @@ use onload_lease::run_dir::{LOCKS, RUN_DIR, open_private};
 use onload_sys::fs::atomic::{self, TempFile, WriteError};
 use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
 use onload_sys::fs::{attributes, regular};
-use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{Mode, OFlags, Stat, fstat, open, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The directory of our own configuration.
-pub(crate) const CONFIG_DIR: &str = "/etc/onload-ctk";
+const CONFIG_DIR: &str = "/etc/onload-ctk";
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const NEW_MODE: u32 = 0o644;
 const PERMISSIONS: u32 = 0o7777;
@@ -66,11 +66,6 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigDir {
-    /// Returns [`CONFIG_DIR`] of a host, which is open already.
-    pub(crate) fn of_host(host: &Host, open: OwnedFd) -> ConfigDir {
-        ConfigDir::new(host.outside_path(Path::new(CONFIG_DIR)), open)
-    }
-
     pub(crate) fn new(path: PathBuf, directory: OwnedFd) -> Self {
         ConfigDir { path, directory }
     }
@@ -141,6 +136,64 @@ impl ConfigDir {
         let path = self.path.join(name);
         anyhow::Error::new(error.source).context(format!("{action} {}", path.display()))
     }
+}
+
+/// A file of our own configuration, in a directory that may not exist yet.
+pub(crate) struct OwnFile {
+    pub path: PathBuf,
+    directory: Option<ConfigDir>,
+    file: Option<ConfigFile>,
+}
+
+impl OwnFile {
+    /// Reads a file of [`CONFIG_DIR`].
+    pub(crate) fn of_host(host: &Host, name: &str) -> Result<OwnFile> {
+        let path = host.outside_path(&Path::new(CONFIG_DIR).join(name));
+        OwnFile::read(path, host.directory(Path::new(CONFIG_DIR))?)
+    }
+
+    /// Reads a file that a user named, whose directory has to exist.
+    pub(crate) fn named(path: &Path) -> Result<OwnFile> {
+        let parent = parent_of(path);
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = open(parent, flags, Mode::empty())
+            .with_context(|| format!("opening the directory {}", parent.display()))?;
+        OwnFile::read(path.to_owned(), Some(open))
+    }
+
+    fn read(path: PathBuf, open: Option<OwnedFd>) -> Result<OwnFile> {
+        let directory = open.map(|open| ConfigDir::new(parent_of(&path).to_owned(), open));
+        let mut own_file = OwnFile { path, directory, file: None };
+        if let Some(directory) = &own_file.directory {
+            own_file.file = directory.read(own_file.name())?;
+        }
+        Ok(own_file)
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.file.as_ref().map(|file| file.text.as_str())
+    }
+
+    /// Replaces the file, and creates [`CONFIG_DIR`] if necessary. Removes it if there is no text.
+    pub(crate) fn write(&mut self, host: &Host, text: Option<&str>) -> Result<()> {
+        if self.directory.is_none() {
+            let open = host.create_directory(Path::new(CONFIG_DIR))?;
+            self.directory = Some(ConfigDir::new(parent_of(&self.path).to_owned(), open));
+        }
+        match (&self.directory, text) {
+            (Some(directory), Some(text)) => directory.write(self.name(), text, self.file.as_ref()),
+            (Some(directory), None) => directory.remove(self.name()),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The name of a file's backup in the same directory.

@@ -61,29 +61,23 @@ fn run(cli: &Cli, printer: &mut Printer) -> CommandResult {
         Command::Cdi(CdiCommand::Check(args)) => commands::check::run(global, args, printer),
         Command::Cdi(CdiCommand::Validate(args)) => commands::validate::run(global, args, printer),
         Command::Cdi(CdiCommand::Inject(args)) => commands::inject::run(global, args, printer),
-        Command::Config(ConfigCommand::Show(args)) => {
-            commands::config::show::run(global, args, printer)
-        }
+        Command::Config(ConfigCommand::Show(args)) => commands::config::show(global, args, printer),
         Command::Config(ConfigCommand::Validate(args)) => {
-            commands::config::validate::run(global, args, printer)
+            commands::config::validate(global, args, printer)
         }
-        Command::Config(ConfigCommand::Schema) => commands::config::schema::run(printer),
+        Command::Config(ConfigCommand::Schema) => commands::config::print_schema(printer),
         Command::Container(ContainerCommand::Explain(args)) => {
             commands::explain::run(global, args, printer)
         }
         Command::Drain(args) => commands::drain::run(global, args, printer),
-        Command::Undrain(args) => commands::undrain::run(global, args, printer),
-        Command::Lease(LeaseCommand::List(args)) => {
-            commands::lease::list::run(global, args, printer)
-        }
+        Command::Undrain(args) => commands::drain::undrain(global, args, printer),
+        Command::Lease(LeaseCommand::List(args)) => commands::lease::list(global, args, printer),
         Command::Lease(LeaseCommand::Release(args)) => {
-            commands::lease::release::run(global, args, printer)
+            commands::lease::release(global, args, printer)
         }
-        Command::Lease(LeaseCommand::Restore) => commands::lease::restore::run(global, printer),
-        Command::Host(HostCommand::Plan(args)) => commands::host::plan::run(global, args, printer),
-        Command::Host(HostCommand::Apply(args)) => {
-            commands::host::apply::run(global, args, printer)
-        }
+        Command::Lease(LeaseCommand::Restore) => commands::lease::restore(global, printer),
+        Command::Host(HostCommand::Plan(args)) => commands::host::plan(global, args, printer),
+        Command::Host(HostCommand::Apply(args)) => commands::host::apply(global, args, printer),
         Command::Runtime(RuntimeCommand::Configure(args)) => {
             commands::configure::run(global, args, printer)
         }

@@ -146,6 +146,12 @@ impl Printer {
         }
     }
 
+    pub(crate) fn warnings(&mut self, texts: impl IntoIterator<Item = impl Display>) {
+        for text in texts {
+            self.warning(text);
+        }
+    }
+
     pub fn error(&mut self, text: impl Display) {
         let text = escape_controls(text);
         self.print_stderr(format_args!("{ERROR}error:{ERROR:#} {text}"));

@@ -1,5 +1,5 @@
-//! An engine's daemon: its processes, and the flags that it starts with. On the running host systemd and the process
-//! itself say what the flags are; in another tree the unit files do.
+//! An engine's daemon: its processes, and the flags that it starts with, as its unit files say or, without a unit, the
+//! process itself.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -10,11 +10,6 @@ use onload_host::host::{Host, HostError};
 use crate::files::RelatedFiles;
 use crate::installed::{DOCKER_SNAP, find_program};
 use crate::kind::EngineKind;
-
-/// Returns what `systemctl show` prints about a unit's [`UNIT_PROPERTIES`]; `None` if systemd does not answer.
-pub type UnitLookup<'u> = &'u dyn Fn(&str) -> Option<String>;
-
-pub const UNIT_PROPERTIES: &str = "ExecStart,Environment,EnvironmentFiles";
 
 const PROC: &str = "/proc";
 /// The directories of systemd units; the last one takes precedence (systemd.unit(5)).
@@ -38,7 +33,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 pub struct Flag {
     pub name: String,
     pub value: String,
-    /// The unit, unit file, environment file or process that has it.
+    /// The unit file, environment file or process that has it.
     pub source: String,
 }
 
@@ -52,15 +47,11 @@ pub struct DaemonFlags {
 
 impl DaemonFlags {
     /// Reads the flags of the next start: those of the unit or, without one, of the process that runs.
-    pub fn read(
-        host: &Host,
-        kind: EngineKind,
-        show_unit: UnitLookup<'_>,
-    ) -> Result<DaemonFlags, HostError> {
+    pub fn read(host: &Host, kind: EngineKind) -> Result<DaemonFlags, HostError> {
         if let Some(flags) = DaemonFlags::for_snap(host, kind)? {
             return Ok(flags);
         }
-        let flags = DaemonFlags::from_units(host, kind, show_unit)?;
+        let flags = DaemonFlags::from_units(host, kind)?;
         if flags.words.is_empty() {
             let processes = find_processes(host, kind.process_names())?;
             return Ok(DaemonFlags::from_processes(host, kind, &processes));
@@ -75,7 +66,7 @@ impl DaemonFlags {
         processes: &[Process],
     ) -> Result<DaemonFlags, HostError> {
         let flags = DaemonFlags::from_processes(host, kind, processes);
-        if flags.words.is_empty() { DaemonFlags::read(host, kind, &|_| None) } else { Ok(flags) }
+        if flags.words.is_empty() { DaemonFlags::read(host, kind) } else { Ok(flags) }
     }
 
     /// The flags of docker's snap, if no other docker is installed.
@@ -90,23 +81,13 @@ impl DaemonFlags {
         DaemonFlags { words: words.to_vec(), ..DaemonFlags::default() }
     }
 
-    fn from_units(
-        host: &Host,
-        kind: EngineKind,
-        show_unit: UnitLookup<'_>,
-    ) -> Result<DaemonFlags, HostError> {
+    fn from_units(host: &Host, kind: EngineKind) -> Result<DaemonFlags, HostError> {
         for service in kind.services() {
-            let unit = format!("{service}.service");
             let mut start = UnitStart::default();
-            match show_unit(&unit) {
-                Some(properties) => start.add_properties(&unit, &properties),
-                None => {
-                    for file in unit_files(host, &unit)? {
-                        // The specifier in RKE2's own units (systemd.unit(5)).
-                        let text = host.text(&file)?.unwrap_or_default().replace("%N", service);
-                        start.add_file(&file.display().to_string(), &text);
-                    }
-                }
+            for file in unit_files(host, &format!("{service}.service"))? {
+                // The specifier in RKE2's own units (systemd.unit(5)).
+                let text = host.text(&file)?.unwrap_or_default().replace("%N", service);
+                start.add_file(&file.display().to_string(), &text);
             }
             let flags = start.into_flags(host)?;
             if !flags.words.is_empty() {
@@ -260,25 +241,6 @@ impl UnitStart {
         }
     }
 
-    /// Adds what `systemctl show` prints: `ExecStart={ path=… ; argv[]=… ; ignore_errors=… }`,
-    /// `EnvironmentFiles=/etc/default/docker (ignore_errors=yes)`.
-    fn add_properties(&mut self, unit: &str, properties: &str) {
-        for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
-            match key {
-                "ExecStart" => {
-                    let arguments = value.split_once("argv[]=").map_or("", |(_, rest)| rest);
-                    let end = arguments.find(" ; ignore_errors=").unwrap_or(arguments.len());
-                    self.add(unit, key, arguments.get(..end).unwrap_or_default());
-                }
-                "EnvironmentFiles" => {
-                    let path = value.split(" (ignore_errors=").next().unwrap_or_default();
-                    self.add(unit, "EnvironmentFile", path);
-                }
-                _ => self.add(unit, key, value),
-            }
-        }
-    }
-
     /// An empty value takes back what earlier files say.
     fn add(&mut self, source: &str, key: &str, value: &str) {
         match (key, value) {
@@ -387,11 +349,9 @@ mod tests {
 
     use super::*;
 
-    const SILENT: UnitLookup<'static> = &|_| None;
-
-    fn docker_flags(tree: &Tree, show_unit: UnitLookup<'_>) -> DaemonFlags {
+    fn docker_flags(tree: &Tree) -> DaemonFlags {
         let host = Host::open(tree.root()).unwrap();
-        DaemonFlags::read(&host, EngineKind::Docker, show_unit).unwrap()
+        DaemonFlags::read(&host, EngineKind::Docker).unwrap()
     }
 
     fn values(flags: &DaemonFlags, name: &str) -> Vec<String> {
@@ -410,28 +370,29 @@ mod tests {
     }
 
     #[test]
-    fn systemd_takes_precedence_over_unit_files_and_the_process() {
+    fn unit_files_take_precedence_over_the_process() {
         let tree = Tree::new();
-        tree.file(
-            "/etc/systemd/system/docker.service",
-            "[Service]\nExecStart=/usr/bin/dockerd --data-root=/unit\n",
-        );
+        daemon_process(&tree, 9, "/system.slice/docker.service", 0, "dockerd --data-root=/process");
+        assert_eq!(values(&docker_flags(&tree), "data-root"), ["/process"]);
         tree.file(
             "/etc/default/docker",
             "DOCKER_OPTS=\"--data-root=/srv/a --add-runtime x=/y\"\nexport B=1\n",
         );
-        daemon_process(&tree, 9, "/system.slice/docker.service", 0, "dockerd --data-root=/process");
-        // systemd 257.
-        let shown = "ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --containerd=/run/c.sock $DOCKER_OPTS ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\nEnvironment=LANG=C\nEnvironmentFiles=/etc/default/docker (ignore_errors=yes)\n";
-        let flags =
-            docker_flags(&tree, &|unit| (unit == "docker.service").then(|| shown.to_owned()));
+        let unit = "/usr/lib/systemd/system/docker.service";
+        tree.file(
+            unit,
+            "[Service]\nEnvironmentFile=-/etc/default/docker\nExecStart=/usr/sbin/dockerd -H fd:// \\\n  --containerd=/run/c.sock $DOCKER_OPTS\n",
+        );
+        let flags = docker_flags(&tree);
         assert_eq!(values(&flags, "data-root"), ["/srv/a"]);
         assert_eq!(flags.find(&["add-runtime"]).unwrap().source, "/etc/default/docker");
-        assert_eq!(flags.find(&["containerd"]).unwrap().source, "docker.service");
-        assert_eq!(values(&docker_flags(&tree, SILENT), "data-root"), ["/unit"]);
-        // systemd prints the properties of a unit that it does not know, too.
-        let flags = docker_flags(&tree, &|_| Some("ExecStart=\nEnvironment=\n".to_owned()));
-        assert_eq!(values(&flags, "data-root"), ["/process"]);
+        assert_eq!(flags.find(&["containerd"]).unwrap().source, unit);
+        // A drop-in takes back what the unit says.
+        tree.file(
+            "/etc/systemd/system/docker.service.d/a.conf",
+            "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --data-root=/unit\n",
+        );
+        assert_eq!(values(&docker_flags(&tree), "data-root"), ["/unit"]);
     }
 
     #[test]
@@ -448,9 +409,9 @@ mod tests {
             "dockerd --data-root=/home/u/b",
         );
         daemon_process(&tree, 9, pod, 0, "dockerd --data-root=/in/a/container");
-        assert_eq!(docker_flags(&tree, SILENT), DaemonFlags::default());
+        assert_eq!(docker_flags(&tree), DaemonFlags::default());
         daemon_process(&tree, 10, "/system.slice/docker.service", 0, "dockerd --data-root /srv/d");
-        assert_eq!(values(&docker_flags(&tree, SILENT), "data-root"), ["/srv/d"]);
+        assert_eq!(values(&docker_flags(&tree), "data-root"), ["/srv/d"]);
     }
 
     #[test]

@@ -1,89 +1,64 @@
 //! As much HCL as needed to tell whether one of Nomad's files configures a plugin: words, strings
 //! and punctuation.
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HclToken<'a> {
-    Word(&'a str),
-    /// The text between two quotes, with escapes as written.
-    Text(&'a str),
-    /// A brace, a bracket or an equals sign.
-    Mark(char),
-}
-
-pub(crate) fn tokenize(mut text: &str) -> Vec<HclToken<'_>> {
+/// Splits a text into words, strings, and single other characters such as braces. A string keeps the quote before it,
+/// and its escapes. Leaves out comments.
+pub(crate) fn tokenize(mut text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     loop {
         text = text.trim_start();
         let Some(first) = text.chars().next() else { return tokens };
-        let (token, rest) = if first == '#' || text.starts_with("//") {
-            (None, skip_to(text, "\n"))
-        } else if text.starts_with("/*") {
-            (None, skip_to(text, "*/"))
-        } else if first == '"' {
-            let (inside, rest) = read_quoted(text);
-            (Some(HclToken::Text(inside)), rest)
-        } else {
-            let (token, rest) = read_word(text, first);
-            (Some(token), rest)
+        let comment_end = match first {
+            '#' => Some("\n"),
+            '/' if text.starts_with("//") => Some("\n"),
+            '/' if text.starts_with("/*") => Some("*/"),
+            _ => None,
         };
-        tokens.extend(token);
-        text = rest;
+        if let Some(end) = comment_end {
+            text = text.split_once(end).map_or("", |(_, rest)| rest);
+            continue;
+        }
+        let end = match first {
+            '"' => find_closing_quote(text),
+            _ => text.find(|c: char| !c.is_alphanumeric() && !"_-.".contains(c)),
+        };
+        let (token, rest) = text.split_at(end.unwrap_or(text.len()).max(first.len_utf8()));
+        tokens.push(token);
+        text = if first == '"' { rest.strip_prefix('"').unwrap_or(rest) } else { rest };
     }
 }
 
-fn skip_to<'a>(text: &'a str, end: &str) -> &'a str {
-    text.split_once(end).map_or("", |(_, rest)| rest)
+/// The offset of the quote that ends the string at the beginning of a text.
+fn find_closing_quote(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    let mut chars = text.char_indices().skip(1);
+    let end = chars.find(|(_, c)| {
+        let is_end = *c == '"' && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        is_end
+    });
+    end.map(|(index, _)| index)
 }
 
-fn read_quoted(text: &str) -> (&str, &str) {
-    let inside = text.get(1..).unwrap_or_default();
-    let mut escaped = false;
-    for (index, c) in inside.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => {
-                let (inside, rest) = inside.split_at(index);
-                return (inside, rest.get(1..).unwrap_or_default());
-            }
-            _ => {}
-        }
-    }
-    (inside, "")
-}
-
-fn read_word(text: &str, first: char) -> (HclToken<'_>, &str) {
-    let end = text.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-' | '.'));
-    match end {
-        Some(0) => {
-            let rest = text.get(first.len_utf8()..).unwrap_or_default();
-            (HclToken::Mark(first), rest)
-        }
-        end => {
-            let (word, rest) = text.split_at(end.unwrap_or(text.len()));
-            (HclToken::Word(word), rest)
-        }
-    }
+/// Whether a token is that word or string.
+fn is_name(token: &str, name: &str) -> bool {
+    token.strip_prefix('"').unwrap_or(token) == name
 }
 
 pub(crate) fn find_block<'t, 'a>(
-    tokens: &'t [HclToken<'a>],
+    tokens: &'t [&'a str],
     kind: &str,
     label: &str,
-) -> Option<&'t [HclToken<'a>]> {
-    let names = |token: &HclToken<'_>, name: &str| {
-        *token == HclToken::Word(name) || *token == HclToken::Text(name)
-    };
-    let start = tokens.windows(3).position(|window| match window {
-        [first, second, HclToken::Mark('{')] => names(first, kind) && names(second, label),
-        _ => false,
+) -> Option<&'t [&'a str]> {
+    let start = tokens.windows(3).position(|window| {
+        is_name(window[0], kind) && is_name(window[1], label) && window[2] == "{"
     })?;
     let inside = tokens.get(start + 3..)?;
     let mut depth = 1_usize;
     let end = inside.iter().position(|token| {
-        match token {
-            HclToken::Mark('{') => depth += 1,
-            HclToken::Mark('}') => depth -= 1,
+        match *token {
+            "{" => depth += 1,
+            "}" => depth -= 1,
             _ => {}
         }
         depth == 0
@@ -91,16 +66,13 @@ pub(crate) fn find_block<'t, 'a>(
     inside.get(..end.unwrap_or(inside.len()))
 }
 
-pub(crate) fn list_holds(tokens: &[HclToken<'_>], name: &str, text: &str) -> bool {
+pub(crate) fn list_holds(tokens: &[&str], name: &str, text: &str) -> bool {
     let start = tokens.windows(3).position(|window| {
-        matches!(window, [HclToken::Word(word) | HclToken::Text(word), HclToken::Mark('=' | ':'), HclToken::Mark('[')] if *word == name)
+        is_name(window[0], name) && ["=", ":"].contains(&window[1]) && window[2] == "["
     });
-    start
-        .and_then(|start| tokens.get(start + 3..))
-        .unwrap_or_default()
-        .iter()
-        .take_while(|token| **token != HclToken::Mark(']'))
-        .any(|token| *token == HclToken::Text(text))
+    let list = start.and_then(|start| tokens.get(start + 3..)).unwrap_or_default();
+    let mut members = list.iter().take_while(|token| **token != "]");
+    members.any(|token| token.strip_prefix('"') == Some(text))
 }
 
 #[cfg(test)]
@@ -110,10 +82,7 @@ mod tests {
     #[test]
     fn comments_and_texts_are_told_from_code() {
         let text = "# plugin \"docker\" {\n// }\n/* a { */ b-c = \"d \\\" } # e\" ";
-        assert_eq!(
-            tokenize(text),
-            [HclToken::Word("b-c"), HclToken::Mark('='), HclToken::Text("d \\\" } # e")]
-        );
+        assert_eq!(tokenize(text), ["b-c", "=", "\"d \\\" } # e"]);
     }
 
     #[test]
@@ -121,9 +90,10 @@ mod tests {
         let text = "plugin \"raw\" { x = 1 }\nplugin \"docker\" { config { y = 2 } }\nz = 3";
         let tokens = tokenize(text);
         let inside = find_block(&tokens, "plugin", "docker").unwrap();
-        assert_eq!(inside.first(), Some(&HclToken::Word("config")));
+        assert_eq!(inside.first(), Some(&"config"));
         assert_eq!(inside.len(), 6);
         assert_eq!(find_block(&tokens, "plugin", "podman"), None);
+        assert_eq!(find_block(&tokenize("plugin \"docker\" \"{\" }"), "plugin", "docker"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use onload_host::host::{Host, HostError};
 use toml_edit::Item;
 
-use crate::daemon::{DaemonFlags, UnitLookup};
+use crate::daemon::DaemonFlags;
 use crate::files::RelatedFiles;
 use crate::installed::find_program;
 use crate::kind::EngineKind;
@@ -38,14 +38,11 @@ pub struct BundledContainerd {
 }
 
 /// Finds the distributions of Kubernetes on a host that bring a containerd.
-pub fn find_bundled(
-    host: &Host,
-    show_unit: UnitLookup<'_>,
-) -> Result<Vec<BundledContainerd>, HostError> {
+pub fn find_bundled(host: &Host) -> Result<Vec<BundledContainerd>, HostError> {
     let mut found = Vec::new();
     for kind in EngineKind::WITH_CONTAINERD {
         if find_program(host, kind)?.is_some() {
-            let flags = DaemonFlags::read(host, kind, show_unit)?;
+            let flags = DaemonFlags::read(host, kind)?;
             let (config_file, runc) = find_paths(host, kind, &flags)?;
             found.push(BundledContainerd { kind, config_file, runc });
         }
@@ -176,7 +173,7 @@ mod tests {
     use super::*;
 
     fn find(tree: &Tree) -> Vec<BundledContainerd> {
-        find_bundled(&Host::open(tree.root()).unwrap(), &|_| None).unwrap()
+        find_bundled(&Host::open(tree.root()).unwrap()).unwrap()
     }
 
     fn config_files(tree: &Tree) -> Vec<String> {

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn what_configure_writes_is_read() {
         for engine in Engine::ALL {
-            let setup = EngineSetup::for_engine(engine);
+            let setup = EngineSetup::for_file(engine, engine.file().to_owned());
             let decision = setup.configure(&EngineFiles::default()).unwrap();
             let EngineFileAction::Write(text) = decision.file else {
                 panic!("{engine:?}: {:?}", decision.file);

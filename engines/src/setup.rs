@@ -43,15 +43,11 @@ pub struct EngineSetup {
     flags: DaemonFlags,
     variant: Option<EngineVariant>,
     form: SetupForm,
-    set_default: bool,
-    nri: bool,
+    pub set_default: bool,
+    pub nri: bool,
 }
 
 impl EngineSetup {
-    pub fn for_engine(engine: Engine) -> EngineSetup {
-        EngineSetup::for_file(engine, engine.file().to_owned())
-    }
-
     /// The file that the engine reads if it starts with these flags.
     pub fn for_daemon(engine: Engine, flags: DaemonFlags) -> EngineSetup {
         let file = match engine {
@@ -91,14 +87,6 @@ impl EngineSetup {
     /// Whether a distribution of Kubernetes brings the engine.
     pub fn is_bundled(&self) -> bool {
         self.variant.is_some_and(EngineVariant::brings_containerd)
-    }
-
-    pub fn with_default(self, set_default: bool) -> EngineSetup {
-        EngineSetup { set_default, ..self }
-    }
-
-    pub fn with_nri(self, nri: bool) -> EngineSetup {
-        EngineSetup { nri, ..self }
     }
 
     /// The drop-in of an engine that is normally configured by its main file, or `None`.
@@ -385,12 +373,12 @@ impl EngineSetup {
             OriginalText::Unknown => EngineFileAction::Keep,
             OriginalText::Absent | OriginalText::Text(_) => EngineFileAction::Remove,
         };
-        let is_theirs = |now: &String| self.engine == Engine::Nomad && nomad::is_from_others(now);
-        let warnings = files.now.iter().filter(|now| is_theirs(now)).map(|_| {
+        let mut warnings = Vec::new();
+        if self.engine == Engine::Nomad && files.now.as_deref().is_some_and(nomad::is_from_others) {
             let file = self.file.display();
-            format!("{file} was not written by onload-ctk; remove \"{RUNTIME_NAME}\" from allow_runtimes there yourself")
-        });
-        Ok(FileDecision { file, backup, warnings: warnings.collect() })
+            warnings.push(format!("{file} was not written by onload-ctk; remove \"{RUNTIME_NAME}\" from allow_runtimes there yourself"));
+        }
+        Ok(FileDecision { file, backup, warnings })
     }
 
     /// Whether a text is what we made of the one before, or what an earlier removal left of that
@@ -402,7 +390,7 @@ impl EngineSetup {
         other_files: &[RelatedFile],
     ) -> bool {
         for (set_default, nri) in [(false, false), (true, false), (false, true), (true, true)] {
-            let setup = self.clone().with_default(set_default).with_nri(nri);
+            let setup = EngineSetup { set_default, nri, ..self.clone() };
             let new_text = setup.configure_text(before.text(), other_files);
             let Some(configured) = new_text.ok().and_then(|new_text| new_text.text) else {
                 continue;

@@ -19,8 +19,7 @@ impl EngineVersion {
     /// github.com/containerd/containerd 1.7.24~ds1 …`) or the version of a package (`5:27.3.1-1~debian.12`).
     pub fn parse(text: &str) -> Option<EngineVersion> {
         text.split(|c: char| c.is_whitespace() || c == ':' || c == ',')
-            .filter_map(EngineVersion::parse_word)
-            .next()
+            .find_map(EngineVersion::parse_word)
     }
 
     fn parse_word(word: &str) -> Option<EngineVersion> {

@@ -16,10 +16,9 @@ use onload_host::host::recording::RecordedPath;
 use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::open::MAX_LINKS;
 
-use super::filter;
+use super::filter::{self, Uuids, is_vpd};
 use super::mask::Masker;
 use super::stub::build_stub;
-use super::vpd::{Uuids, is_vpd};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CapturedTree {

@@ -21,13 +21,14 @@ use crate::printer::Printer;
 /// Bytes of a configuration; the file that comes with the package has some thousand.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-type RuntimeCounts = BTreeMap<PathBuf, usize>;
-
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> CommandResult {
     let host = Host::open(&global.host_root)?;
-    let counts = count_by_runtime(&host)?;
-    let (present, missing) = sort(&host, counts)?;
-    for (runtime, count) in missing {
+    let mut present = BTreeMap::new();
+    for (runtime, count) in count_by_runtime(&host)? {
+        if host.entry(&runtime)?.is_some() {
+            present.insert(runtime, count);
+            continue;
+        }
         printer.warning(format_args!(
             "{} created by {}, which does not exist: install it again to end {}",
             format_container_count(count),
@@ -63,9 +64,9 @@ fn pronoun(count: usize) -> &'static str {
     if count == 1 { "it" } else { "them" }
 }
 
-fn count_by_runtime(host: &Host) -> Result<RuntimeCounts> {
+fn count_by_runtime(host: &Host) -> Result<BTreeMap<PathBuf, usize>> {
     let dir = Path::new(RUN_DIR).join(runtime_record::NAME);
-    let mut counts = RuntimeCounts::new();
+    let mut counts = BTreeMap::<PathBuf, usize>::new();
     for name in host.list(&dir)?.names {
         if name == runtime_record::CONFIGURED {
             continue;
@@ -79,18 +80,6 @@ fn count_by_runtime(host: &Host) -> Result<RuntimeCounts> {
         }
     }
     Ok(counts)
-}
-
-fn sort(host: &Host, counts: RuntimeCounts) -> Result<(RuntimeCounts, RuntimeCounts)> {
-    let (mut present, mut missing) = (RuntimeCounts::new(), RuntimeCounts::new());
-    for (runtime, count) in counts {
-        let side = match host.entry(&runtime)? {
-            Some(_) => &mut present,
-            None => &mut missing,
-        };
-        side.insert(runtime, count);
-    }
-    Ok((present, missing))
 }
 
 /// The runtime that the wrapper starts for new containers.

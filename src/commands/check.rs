@@ -33,9 +33,7 @@ pub fn run(global: &GlobalArgs, args: &CheckArgs, printer: &mut Printer) -> Comm
         config: &config,
         installed: InstalledFiles::read(&host, &config)?,
     })?;
-    for warning in &warnings {
-        printer.warning(warning);
-    }
+    printer.warnings(&warnings);
     let mut differences = Vec::new();
     for step in &plan.steps {
         let (state, text) = match (&step.action, &step.old) {

@@ -1,7 +1,6 @@
 //! `runtime configure`: an engine's file, and the policy in `config.toml`. Both are decided before
 //! either is written.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -29,10 +28,11 @@ use super::engine_record::EngineRecord;
 use super::restart::{EngineService, ReloadMethod};
 use super::{open_traced_host, print_diff, process, unchanged_message};
 use crate::cli::{ConfigureArgs, GlobalArgs};
-use crate::config_file::{self, CONFIG_DIR, ConfigDir, ConfigFile};
+use crate::config_file::{self, OwnFile};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::printer::{Printer, escape_controls};
 
+const CONFIG_NAME: &str = "config.toml";
 const NRI_PLUGIN: &str = "/usr/bin/onload-nri";
 
 pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> CommandResult {
@@ -50,7 +50,7 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
         file.check_engine(&host, args.dry_run, printer)?;
     }
     // Locks nothing if there is neither a file nor one to create.
-    let is_nowhere = files.iter().all(EngineFile::has_no_directory);
+    let is_nowhere = files.iter().all(|file| file.directory.is_none());
     let has_none = args.remove && args.allow.is_empty() && is_nowhere;
     let _lock = if args.dry_run || has_none { None } else { lock(&host, args)? };
     // The record may have changed before this run had the lock.
@@ -62,9 +62,7 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
         }
     }
     let policy = PolicyFile::open(&host, global, args, printer)?;
-    for warning in files.iter().flat_map(|file| &file.decision.warnings) {
-        printer.warning(warning);
-    }
+    printer.warnings(files.iter().flat_map(|file| &file.decision.warnings));
     let version = engine_version(&host, args);
     let too_old = version.and_then(|version| args.runtime.kind().too_old_reason(version));
     if !args.remove {
@@ -85,7 +83,15 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
         ));
     }
     if args.dry_run {
-        show(&files, policy.as_ref(), printer)?;
+        for file in &files {
+            file.show(printer)?;
+        }
+        if let Some(policy) = &policy {
+            policy.show(printer)?;
+        }
+        for file in files.iter().filter(|file| file.is_runtime_in_use()) {
+            printer.warning(file.kept_message());
+        }
     } else {
         if let Some(policy) = policy {
             policy.write(&host, printer)?;
@@ -146,19 +152,6 @@ fn decide_files(
         }
     }
     Ok((decided, failed))
-}
-
-fn show(files: &[DecidedFile], policy: Option<&PolicyFile>, printer: &mut Printer) -> Result<()> {
-    for file in files {
-        file.show(printer)?;
-    }
-    if let Some(policy) = policy {
-        policy.show(printer)?;
-    }
-    for file in files.iter().filter(|file| file.is_runtime_in_use()) {
-        printer.warning(file.kept_message());
-    }
-    Ok(())
 }
 
 fn apply_files(
@@ -363,13 +356,16 @@ fn find_setups(
     record: &EngineRecord,
     printer: &mut Printer,
 ) -> Result<Vec<EngineSetup>> {
-    let setup = |setup: EngineSetup| setup.with_default(args.set_default).with_nri(args.nri);
-    let show_unit = |unit: &str| process::show_unit(host, unit);
+    let setup = |mut setup: EngineSetup| {
+        setup.set_default = args.set_default;
+        setup.nri = args.nri;
+        setup
+    };
     let bundled = match args.runtime {
-        Engine::Containerd => find_bundled(host, &show_unit)?,
+        Engine::Containerd => find_bundled(host)?,
         _ => Vec::new(),
     };
-    let flags = DaemonFlags::read(host, args.runtime.kind(), &show_unit)?;
+    let flags = DaemonFlags::read(host, args.runtime.kind())?;
     let main = EngineSetup::for_daemon(args.runtime, flags);
     let for_file = |file: &Path| match bundled.iter().find(|bundled| bundled.owns(file)) {
         Some(bundled) => EngineSetup::for_bundled(bundled, file.to_owned()),
@@ -473,10 +469,7 @@ fn lock(host: &Host, args: &ConfigureArgs) -> Result<Option<Lock>> {
 }
 
 struct PolicyFile {
-    path: PathBuf,
-    /// None where the host has none yet; the one of a file that was named has to be there.
-    directory: Option<ConfigDir>,
-    file: Option<ConfigFile>,
+    own_file: OwnFile,
     /// None where it stays.
     edited: Option<String>,
 }
@@ -491,66 +484,38 @@ impl PolicyFile {
         if args.allow.is_empty() {
             return Ok(None);
         }
-        let (path, directory) = match &global.config {
-            Some(path) => (path.clone(), Some(open_given(path)?)),
-            None => {
-                let open = host.directory(Path::new(CONFIG_DIR))?;
-                (
-                    host.outside_path(Path::new(CONFIG_PATH)),
-                    open.map(|open| ConfigDir::of_host(host, open)),
-                )
-            }
+        let own_file = match &global.config {
+            Some(path) => OwnFile::named(path)?,
+            None => OwnFile::of_host(host, CONFIG_NAME)?,
         };
-        let mut policy = PolicyFile { path, directory, file: None, edited: None };
-        if let Some(directory) = &policy.directory {
-            policy.file = directory.read(policy.name())?;
+        if own_file.text().is_some() {
+            printer.log_read(&own_file.path);
         }
-        if policy.file.is_some() {
-            printer.log_read(&policy.path);
-        }
-        let old = policy.text().unwrap_or_default();
+        let old = own_file.text().unwrap_or_default();
         let new = allow::allow_classes(old, &args.allow).with_context(|| {
-            let path = policy.path.display();
+            let path = own_file.path.display();
             format!("allowing classes in {path}, which is not changed")
         })?;
-        policy.edited = (new != old).then_some(new);
-        Ok(Some(policy))
-    }
-
-    fn name(&self) -> &OsStr {
-        self.path.file_name().unwrap_or_default()
-    }
-
-    fn text(&self) -> Option<&str> {
-        self.file.as_ref().map(|file| file.text.as_str())
+        let edited = (new != old).then_some(new);
+        Ok(Some(PolicyFile { own_file, edited }))
     }
 
     fn show(&self, printer: &mut Printer) -> Result<()> {
+        let OwnFile { path, .. } = &self.own_file;
         match self.edited.as_deref() {
-            Some(new) => print_diff(&self.path, self.text(), Some(new), printer)?,
-            None => printer.note(unchanged_message(&self.path)),
+            Some(new) => print_diff(path, self.own_file.text(), Some(new), printer)?,
+            None => printer.note(unchanged_message(path)),
         }
         Ok(())
     }
 
     fn write(mut self, host: &Host, printer: &mut Printer) -> Result<()> {
-        let Some(text) = &self.edited else { return Ok(()) };
-        let directory = match self.directory.take() {
-            Some(directory) => directory,
-            None => ConfigDir::of_host(host, host.create_directory(Path::new(CONFIG_DIR))?),
-        };
-        directory.write(self.name(), text, self.file.as_ref())?;
-        printer.note(format_args!("wrote {}", self.path.display()));
+        if self.edited.is_some() {
+            self.own_file.write(host, self.edited.as_deref())?;
+            printer.note(format_args!("wrote {}", self.own_file.path.display()));
+        }
         Ok(())
     }
-}
-
-fn open_given(path: &Path) -> Result<ConfigDir> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    let open = rustix::fs::open(parent, flags, rustix::fs::Mode::empty())
-        .with_context(|| format!("opening the directory {}", parent.display()))?;
-    Ok(ConfigDir::new(parent.to_owned(), open))
 }
 
 fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> Result<()> {

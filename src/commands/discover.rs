@@ -78,9 +78,7 @@ pub fn run(global: &GlobalArgs, args: &DiscoverArgs, printer: &mut Printer) -> C
             print_tables(&inventory.offered_only(), &pool_views, args.explain, printer)?;
         }
     }
-    for warning in &inventory.warnings {
-        printer.warning(warning);
-    }
+    printer.warnings(&inventory.warnings);
     warn_of_unread(&inventory, printer);
     if let Some(path) = &args.capture {
         // The files that "host plan" reads, so that it works on a capture.

@@ -69,7 +69,6 @@ pub(super) fn check_host(
         leases: &leases,
         specs: &specs,
         version_of: &|program: &Path| process::read_version(&host, program),
-        show_unit: &|unit: &str| process::show_unit(&host, unit),
     };
     let checks = run_checks(&context, |name| {
         printer.progress(format_args!("checking {name}"));

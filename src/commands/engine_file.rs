@@ -23,7 +23,7 @@ pub(super) struct EngineFile {
     pub(super) setup: EngineSetup,
     path: PathBuf,
     is_named: bool,
-    directory: Option<ConfigDir>,
+    pub(super) directory: Option<ConfigDir>,
     config_file: Option<ConfigFile>,
     files: EngineFiles,
 }
@@ -39,28 +39,30 @@ impl EngineFile {
     /// A file named by the user may be anywhere, so it must be protected from replacement by users other than root and
     /// the caller.
     pub(super) fn open(host: &Host, setup: EngineSetup, is_named: bool) -> Result<Self> {
-        let parent = setup.file.parent().unwrap_or(Path::new("/"));
-        let directory = if is_named || !setup.is_usual() {
+        let mut file = EngineFile {
+            path: host.outside_path(&setup.file),
+            setup,
+            is_named,
+            directory: None,
+            config_file: None,
+            files: EngineFiles::default(),
+        };
+        file.open_directory(host)?;
+        Ok(file)
+    }
+
+    fn open_directory(&mut self, host: &Host) -> Result<()> {
+        let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
+        let open = if self.is_named || !self.setup.is_usual() {
             open_trusted_directory(host, parent).with_context(|| {
-                let option = if is_named { "--file" } else { "opening the directory of" };
-                format!("{option} {}", setup.file.display())
+                let option = if self.is_named { "--file" } else { "opening the directory of" };
+                format!("{option} {}", self.setup.file.display())
             })?
         } else {
             host.directory(parent)?
         };
-        let parent_path = host.outside_path(parent);
-        Ok(EngineFile {
-            path: host.outside_path(&setup.file),
-            directory: directory.map(|open| ConfigDir::new(parent_path, open)),
-            setup,
-            is_named,
-            config_file: None,
-            files: EngineFiles::default(),
-        })
-    }
-
-    pub(super) fn has_no_directory(&self) -> bool {
-        self.directory.is_none()
+        self.directory = open.map(|open| ConfigDir::new(host.outside_path(parent), open));
+        Ok(())
     }
 
     fn name(&self) -> &OsStr {
@@ -171,15 +173,9 @@ impl EngineFile {
         if self.directory.is_some() {
             return Ok(());
         }
-        let parent = self.setup.file.parent().unwrap_or(Path::new("/"));
-        let created = host.create_directory(parent)?;
-        let open = if self.is_named || !self.setup.is_usual() {
-            open_trusted_directory(host, parent)?.context("opening the directory")?
-        } else {
-            created
-        };
-        self.directory = Some(ConfigDir::new(host.outside_path(parent), open));
-        Ok(())
+        host.create_directory(self.setup.file.parent().unwrap_or(Path::new("/")))?;
+        self.open_directory(host)?;
+        self.directory.as_ref().context("opening the directory").map(drop)
     }
 }
 
@@ -351,10 +347,14 @@ mod tests {
             }
             let host = Host::open(root.path()).unwrap();
             let mut printer = Printer::new(ColorChoice::Never, true, false);
-            let mut file = EngineFile::open(&host, EngineSetup::for_engine(engine), false)
-                .unwrap()
-                .decide(&host, false, &mut printer)
-                .unwrap();
+            let mut file = EngineFile::open(
+                &host,
+                EngineSetup::for_file(engine, engine.file().to_owned()),
+                false,
+            )
+            .unwrap()
+            .decide(&host, false, &mut printer)
+            .unwrap();
             assert!(file.apply(&host, &mut printer).unwrap());
             assert!(fs::read_to_string(&path).unwrap().contains(RUNTIME_NAME));
             file.restore().unwrap();

@@ -1,7 +1,6 @@
 //! The record of engine files that are not in their usual places: the unit or file that named one may have changed by the
 //! time of its removal.
 
-use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use anyhow::{Context, Result};
 use onload_engines::engine::Engine;
 use onload_host::host::Host;
 
-use crate::config_file::{CONFIG_DIR, ConfigDir, ConfigFile};
+use crate::config_file::OwnFile;
 
 const NAME: &str = "engine-files";
 const HEADER: &str = "# Files that \"onload-ctk runtime configure\" has changed; its --remove looks for them here.\n";
@@ -17,28 +16,21 @@ const HEADER: &str = "# Files that \"onload-ctk runtime configure\" has changed;
 pub(super) struct EngineRecord {
     /// With the engine's name.
     files: Vec<(String, PathBuf)>,
-    directory: Option<ConfigDir>,
-    config_file: Option<ConfigFile>,
+    own_file: OwnFile,
 }
 
 impl EngineRecord {
     pub(super) fn read(host: &Host) -> Result<EngineRecord> {
-        let open = host.directory(Path::new(CONFIG_DIR))?;
-        let directory = open.map(|open| ConfigDir::of_host(host, open));
-        let config_file = match &directory {
-            Some(directory) => directory.read(OsStr::new(NAME))?,
-            None => None,
-        };
-        let files = config_file
-            .as_ref()
-            .map(|file| file.text.as_str())
+        let own_file = OwnFile::of_host(host, NAME)?;
+        let files = own_file
+            .text()
             .unwrap_or_default()
             .lines()
             .filter_map(|line| line.split_once(' '))
             .filter(|(_, path)| path.starts_with('/'))
             .map(|(engine, path)| (engine.to_owned(), path.into()))
             .collect();
-        Ok(EngineRecord { files, directory, config_file })
+        Ok(EngineRecord { files, own_file })
     }
 
     pub(super) fn files(&self, engine: Engine) -> impl Iterator<Item = &Path> {
@@ -68,19 +60,7 @@ impl EngineRecord {
         for (engine, path) in &self.files {
             writeln!(text, "{engine} {}", path.display())?;
         }
-        let directory = match &self.directory {
-            Some(directory) => directory,
-            None => {
-                let open = host.create_directory(Path::new(CONFIG_DIR))?;
-                self.directory.insert(ConfigDir::of_host(host, open))
-            }
-        };
-        let name = OsStr::new(NAME);
-        let result = if self.files.is_empty() {
-            directory.remove(name)
-        } else {
-            directory.write(name, &text, self.config_file.as_ref())
-        };
-        result.context("recording the changed engine files")
+        let text = (!self.files.is_empty()).then_some(text.as_str());
+        self.own_file.write(host, text).context("recording the changed engine files")
     }
 }

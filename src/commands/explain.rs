@@ -41,9 +41,7 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
             format!("annotation {name:?} has no effect; write {:?}", name.to_lowercase())
         }));
     }
-    for warning in &warnings {
-        printer.warning(warning);
-    }
+    printer.warnings(&warnings);
     let (before, after) = (&explanation.before, &explanation.after);
     let diff = (refusal.is_none() && before != after)
         .then(|| format_diff(&args.bundle.join("config.json"), Some(before), Some(after)));

@@ -62,15 +62,11 @@ pub fn run(global: &GlobalArgs, args: &GenerateArgs, printer: &mut Printer) -> C
     require_nic(&inventory, &config)?;
     let installed = InstalledFiles::read(&host, &config)?;
     if !installed.hook {
-        for warning in exclude_without_hook(&mut inventory, &config.cdi.hook_path) {
-            printer.warning(warning);
-        }
+        printer.warnings(exclude_without_hook(&mut inventory, &config.cdi.hook_path));
     }
     let (specs, pools) =
         generate_specs(&inventory, pools, kinds, newest, &config, installed, printer)?;
-    for warning in warnings(&specs, &pools, &config.cdi, installed) {
-        printer.warning(warning);
-    }
+    printer.warnings(warnings(&specs, &pools, &config.cdi, installed));
     if let Some(newest) = newest {
         refuse_newer(&specs, newest)?;
     }

@@ -32,7 +32,6 @@ pub mod show;
 pub mod status;
 pub mod topology;
 pub mod trial;
-pub mod undrain;
 pub mod validate;
 
 use std::io;
@@ -149,9 +148,7 @@ fn warn_of_unread(inventory: &Inventory, printer: &mut Printer) {
 
 fn discover_host(host: &Host, config: &Config, printer: &mut Printer) -> (Inventory, PoolSet) {
     let (inventory, pools) = discover_with_pools(host, config);
-    for warning in &inventory.warnings {
-        printer.warning(warning);
-    }
+    printer.warnings(&inventory.warnings);
     warn_of_unread(&inventory, printer);
     (inventory, pools)
 }
@@ -174,9 +171,7 @@ fn generate_specs(
     if let Some(newest) = newest {
         pools.drop_unsupported(newest);
     }
-    for warning in &pools.warnings {
-        printer.warning(warning);
-    }
+    printer.warnings(&pools.warnings);
     let mut specs = generate(inventory, &pools.offered, config, installed)?;
     if classes.contains(&Class::Bundle) {
         for Exclusion { name, reason, .. } in bundle_exclusions(&specs, config, &inventory.drain) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use onload_cdi::{DeviceName, Registry};
+use onload_cdi::Registry;
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_core::nearness::Nearness;
@@ -65,13 +65,6 @@ impl PoolHolders {
         }
         PoolHolders(Some(holders))
     }
-
-    /// `None` where that is not known.
-    fn holders_of(&self, class: Class, name: &DeviceName) -> Option<&[String]> {
-        let name = name.clone();
-        let names = self.0.as_ref()?.get(&DeviceId { class, name });
-        Some(names.map_or(&[], Vec::as_slice))
-    }
 }
 
 #[derive(Debug)]
@@ -87,11 +80,12 @@ impl<'a> PoolView<'a> {
         PoolView { named_pool, holders, is_left_out: false }
     }
 
+    /// `None` where that is not known.
     fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
-        self.holders.holders_of(self.named_pool.class, &member.name)
+        let device = DeviceId { class: self.named_pool.class, name: member.name.clone() };
+        Some(self.holders.0.as_ref()?.get(&device).map_or(&[], Vec::as_slice))
     }
 
-    /// `None` where that is not known.
     fn free_count(&self) -> Option<usize> {
         if self.is_left_out {
             return Some(0);

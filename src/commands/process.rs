@@ -8,26 +8,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use onload_engines::daemon::UNIT_PROPERTIES;
 use onload_host::host::Host;
 use onload_report::status::{Examination, ExaminationDepth, ExaminedContainer};
 use onload_sys::child::{list_older, run_in_child};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
 
-/// The path of systemctl, since PATH is the caller's.
-pub(super) const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
-/// This directory exists if systemd is running: sd_booted(3).
-pub(super) const BOOTED: &str = "/run/systemd/system";
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const MAX_NAME_BYTES: u64 = 64;
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
-const MAX_VERSION_BYTES: u64 = 4096;
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How the names of children begin that may be left behind.
@@ -149,49 +144,46 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     let owners = TrustedOwners::from_users(&[0, geteuid().as_raw()]);
     let trusted = TrustedTree::for_host(owners).ok()?;
     trusted.check(program).ok()?;
-    query(program, &["--version"], MAX_VERSION_BYTES)
-}
-
-/// Returns systemd's data about the start of a unit on the running host, or `None` if it does not answer.
-pub(super) fn show_unit(host: &Host, unit: &str) -> Option<String> {
-    if !host.is_running() || !Path::new(BOOTED).is_dir() {
-        return None;
-    }
-    let program = SYSTEMCTL.iter().find(|program| Path::new(program).exists())?;
-    // Without a property there is no answer: systemd prints the properties of a unit that it does not know, too.
-    let words = ["show", "--property", UNIT_PROPERTIES, unit];
-    query(Path::new(program), &words, MAX_BYTES).filter(|answer| !answer.is_empty())
-}
-
-/// Runs a program with an empty environment. Returns its output, or `None` if it does not answer in time.
-fn query(program: &Path, words: &[&str], max: u64) -> Option<String> {
     let mut command = Command::new(program);
-    command.args(words).env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
-    let answer = read_answer(&mut child, max, VERSION_TIMEOUT)?.ok()?;
-    String::from_utf8(answer).ok()
+    command.arg("--version").env_clear().current_dir("/");
+    run_command(&mut command, Instant::now() + VERSION_TIMEOUT).ok()
 }
 
-/// Returns the output of a program up to this number of bytes, or `None` if it does not end in time.
-pub(super) fn read_answer(
-    child: &mut Child,
-    max: u64,
-    limit: Duration,
-) -> Option<io::Result<Vec<u8>>> {
-    let stdout = child.stdout.take()?;
+/// Runs a program to its end, and returns its output. Kills it if it does not end in time.
+pub(super) fn run_command(command: &mut Command, deadline: Instant) -> Result<String> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let first_word = command.get_args().next().unwrap_or_default().display();
+    let text = format!("{} {first_word}", command.get_program().display());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().with_context(|| format!("running {text}"))?;
+    let stdout = child.stdout.take().context("reading its answer")?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let result = stdout.take(max).read_to_end(&mut bytes);
+    thread::spawn(move || {
+        let mut answer = String::new();
+        let result = stdout.take(MAX_BYTES).read_to_string(&mut answer);
         // Nobody listens any more after the deadline.
-        let _ = sender.send(result.map(|_| bytes));
+        let _ = sender.send(result.map(|_| answer));
     });
-    let answer = receiver.recv_timeout(limit);
-    // It may have ended, or may be unable to end: neither is waited for.
-    let _ = child.kill();
-    let _ = child.try_wait();
-    answer.ok()
+    let answer = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => thread::sleep(PAUSE),
+            None => {
+                // It may be unable to end, so it is not waited for.
+                let _ = child.kill();
+                let _ = child.try_wait();
+                bail!("waiting for {text}: it timed out");
+            }
+        }
+    };
+    if !status.success() {
+        bail!("{text} ended with {status}");
+    }
+    answer
+        .map_err(anyhow::Error::new)
+        .and_then(|answer| Ok(answer?))
+        .with_context(|| format!("reading what {text} printed"))
 }
 
 #[cfg(test)]

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use onload_engines::engine::Engine;
 
-use super::process::{BOOTED, SYSTEMCTL};
-use super::runtime_containers::run_command;
+use super::process::run_command;
 
+/// The path of systemctl, since PATH is the caller's.
+const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
+/// This directory exists if systemd is running: sd_booted(3).
+const BOOTED: &str = "/run/systemd/system";
 const JOURNALCTL: &str = "/usr/bin/journalctl";
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -131,13 +134,10 @@ impl EngineService {
             Loss::Service => {
                 let name = self.name;
                 let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
+                let mut command = Command::new(JOURNALCTL);
+                command.args(words).arg("--priority=err");
                 let deadline = Instant::now() + INSPECT_TIMEOUT;
-                let message = run_command(
-                    Path::new(JOURNALCTL),
-                    &[&words[..], &["--priority=err"]].concat(),
-                    deadline,
-                )
-                .unwrap_or_default();
+                let message = run_command(&mut command, deadline).unwrap_or_default();
                 match message.trim() {
                     "" => format!("{name} does not run; see \"journalctl -u {name}\""),
                     message => format!("{name} does not run: {message}"),
@@ -163,8 +163,8 @@ fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> Result<&'s
 }
 
 fn ctr(words: &[&str]) -> Option<String> {
-    let program = CTR.into_iter().map(Path::new).find(|path| path.exists())?;
-    run_command(program, words, Instant::now() + INSPECT_TIMEOUT).ok()
+    let program = CTR.into_iter().find(|path| Path::new(path).exists())?;
+    run_command(Command::new(program).args(words), Instant::now() + INSPECT_TIMEOUT).ok()
 }
 
 /// The plugins that work, of what "ctr plugins ls" prints: type, id, platforms, status.

@@ -2,18 +2,17 @@
 //! their files are read from disk. podman has no daemon and uses a database (SQLite; before version 5 also bolt), so
 //! this runs podman.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use onload_engines::container_dirs::{ContainerDirs, docker_dirs, list};
 use onload_engines::engine::Engine;
 use onload_engines::runtime_containers::{self, RuntimeContainer, RuntimeUse};
 use onload_host::host::Host;
 
-use super::process;
+use super::process::{self, run_command};
 
 const PODMAN: [&str; 3] = ["/usr/bin/podman", "/bin/podman", "/usr/local/bin/podman"];
 /// The files of podman's database in a storage directory. One of them exists if podman was used on the host.
@@ -142,50 +141,15 @@ fn find_podman(host: &Host) -> Result<Vec<RuntimeContainer>> {
 
 fn query_podman(program: &Path) -> Result<Vec<RuntimeContainer>> {
     let deadline = Instant::now() + PODMAN_DEADLINE;
-    let output = run_command(program, &["ps", "--all", "--quiet", "--no-trunc"], deadline)?;
+    let words = ["ps", "--all", "--quiet", "--no-trunc"];
+    let output = run_command(Command::new(program).args(words), deadline)?;
     let ids: Vec<&str> = output.split_whitespace().collect();
     let mut records = Vec::new();
     for ids in ids.chunks(CHUNK) {
-        let mut words = vec!["container", "inspect", "--format", runtime_containers::PODMAN_FORMAT];
-        words.extend(ids);
-        records.extend(runtime_containers::from_podman(&run_command(program, &words, deadline)?));
+        let mut command = Command::new(program);
+        command.args(["container", "inspect", "--format", runtime_containers::PODMAN_FORMAT]);
+        let output = run_command(command.args(ids), deadline)?;
+        records.extend(runtime_containers::from_podman(&output));
     }
     Ok(records)
-}
-
-pub(super) fn run_command(program: &Path, words: &[&str], deadline: Instant) -> Result<String> {
-    let command_text = format!("{} {}", program.display(), words.first().unwrap_or(&""));
-    let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("running {command_text}"))?;
-    let mut stdout = child.stdout.take().context("reading its answer")?;
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).map(|_| text)
-    });
-    let status =
-        wait(&mut child, deadline).with_context(|| format!("waiting for {command_text}"))?;
-    let text = reader.join().ok().context("reading its answer")?;
-    if !status.success() {
-        bail!("{command_text} ended with {status}");
-    }
-    text.with_context(|| format!("reading what {command_text} printed"))
-}
-
-fn wait(child: &mut Child, deadline: Instant) -> Result<std::process::ExitStatus> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            bail!("it timed out");
-        }
-        std::thread::sleep(PAUSE);
-    }
 }

@@ -534,13 +534,19 @@ fn the_exit_statuses_of_a_page_are_those_that_its_command_has() {
         }
         let files = [
             format!("{}.rs", path.join("/")),
+            format!("{}.rs", path[0]),
             format!("{}.rs", command.get_name()),
             format!("{}/mod.rs", command.get_name()),
             // "try" is a word of Rust.
             format!("{}/mod.rs", command.get_name().replace("try", "trial")),
+            format!("{}/mod.rs", command.get_name().trim_start_matches("un")),
         ];
         let read = |file| fs::read_to_string(commands.join(file)).ok();
-        let source = files.iter().find_map(read).unwrap();
+        let mut source = files.iter().find_map(read).unwrap();
+        // A file of several commands has a function for each.
+        if let Some((_, rest)) = source.split_once(&format!("pub fn {}(", command.get_name())) {
+            source = rest.split("\n}\n").next().unwrap().to_owned();
+        }
         let answers_no = source.contains("ExitAnswer::No");
         answering_no += usize::from(answers_no);
         let name = format!("onload-ctk-{}.1", path.join("-"));

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use onload_cdi::Registry;
 use onload_core::config::Config;
-use onload_engines::daemon::UnitLookup;
 use onload_engines::installed::VersionLookup;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::{EntryKind, Host, HostError};
@@ -27,7 +26,6 @@ pub struct CheckContext<'e> {
     pub leases: &'e [LeaseEntry],
     pub specs: &'e Registry,
     pub version_of: VersionLookup<'e>,
-    pub show_unit: UnitLookup<'e>,
 }
 
 pub(super) const RELEASE: &str = "/proc/sys/kernel/osrelease";

@@ -11,7 +11,7 @@ use onload_host::host::Host;
 use onload_host::leases;
 use onload_lease::LeaseEntry;
 use onload_lease::drain::{DrainList, DrainTarget};
-use onload_report::status::{ContainerStatus, Verdict, list_grants};
+use onload_report::status::{ContainerStatus, Verdict};
 use serde::Serialize;
 
 use crate::commands::status::inspect_containers;
@@ -111,12 +111,6 @@ impl<'s> HolderSearch<'s> {
         for container in status.containers.iter().chain(&status.others) {
             let (engine, name) = (container.engine.as_str(), container.name.as_deref());
             add(&container.id, engine, name, self.container_devices(container));
-        }
-        for grantee in list_grants(self.host)? {
-            let devices = grantee.devices.iter().filter(|device| self.is_drained(device));
-            let (engine, name) = (grantee.engine.as_str(), Some(grantee.container.as_str()));
-            let name = name.filter(|name| *name != grantee.id);
-            add(&grantee.id, engine, name, devices.cloned().collect());
         }
         for entry in leases.iter().filter(|entry| !entry.has_ended) {
             let device = format!("{}={}", entry.device.class, entry.device.name);

@@ -1,8 +1,7 @@
-//! `drain`: withdraws devices from new containers, and lists the present holders.
+//! `drain`: withdraws devices from new containers, and lists the present holders. `undrain` offers them again.
 
 mod holders;
-pub(super) mod specs;
-pub(super) mod targets;
+mod targets;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,17 +9,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use onload_core::config::Config;
 use onload_core::timestamp;
+use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::generate::InstalledFiles;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
+use onload_host::specdir::{SpecDir, is_daemon_writer};
 use onload_host::{drain, leases};
 use onload_lease::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_sys::fs::lock::COMMAND_TIMEOUT;
 use onload_sys::text::{ShortList, format_count};
 use serde_json::{Value, json};
 
+use super::generate::{directory_path, find_directory, report};
 use super::interrupt::Interrupt;
 use super::{discover_host, open_host};
-use crate::cli::{self, GlobalArgs, ListFormat};
+use crate::cli::{DrainArgs, GlobalArgs, ListFormat, UndrainArgs};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::{Printer, escape_controls};
@@ -29,7 +32,7 @@ use holders::{DrainHolder, HolderSearch};
 /// Between two looks at who holds what.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn run(global: &GlobalArgs, args: &cli::DrainArgs, printer: &mut Printer) -> CommandResult {
+pub fn run(global: &GlobalArgs, args: &DrainArgs, printer: &mut Printer) -> CommandResult {
     check(args.reason.as_deref())?;
     let (host, config) = open_host(global)?;
     let before = drain::read(&host)?;
@@ -49,7 +52,7 @@ pub fn run(global: &GlobalArgs, args: &cli::DrainArgs, printer: &mut Printer) ->
     } else {
         let now = update_drain(&host, |drain| add(drain, entries))?;
         printer.note(format_args!("drained {}", format_targets(&targets)));
-        specs::rewrite_specs(&host, &config, printer)?;
+        rewrite_specs(&host, &config, printer)?;
         now
     };
     let mut selected = DrainList::default();
@@ -82,7 +85,7 @@ fn check(reason: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn new_entry(target: &DrainTarget, args: &cli::DrainArgs, host: &Host) -> Result<DrainEntry> {
+fn new_entry(target: &DrainTarget, args: &DrainArgs, host: &Host) -> Result<DrainEntry> {
     let boot = args.until_reboot.then(|| drain::boot_id(host)).transpose()?;
     Ok(DrainEntry {
         target: target.clone(),
@@ -104,7 +107,7 @@ fn add(drain: &mut DrainList, entries: Vec<DrainEntry>) {
 }
 
 /// Changes the file while no container can lease a device, so that earlier containers are seen as holders.
-pub(super) fn update_drain(host: &Host, change: impl FnOnce(&mut DrainList)) -> Result<DrainList> {
+fn update_drain(host: &Host, change: impl FnOnce(&mut DrainList)) -> Result<DrainList> {
     let mut leases = leases::open_or_create(host)?;
     leases.timeout = COMMAND_TIMEOUT;
     let lock = leases.lock();
@@ -120,7 +123,7 @@ fn remaining_holders(
     host: &Host,
     config: &Config,
     drain: &DrainList,
-    args: &cli::DrainArgs,
+    args: &DrainArgs,
     printer: &mut Printer,
 ) -> Result<Vec<DrainHolder>> {
     if drain.is_empty() {
@@ -166,7 +169,7 @@ fn print_progress(before: &[DrainHolder], now: &[DrainHolder], printer: &mut Pri
     }
 }
 
-pub(super) fn format_targets(targets: &[DrainTarget]) -> String {
+fn format_targets(targets: &[DrainTarget]) -> String {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
     ShortList(&names).to_string()
 }
@@ -228,4 +231,80 @@ fn to_json(drain: &DrainList, holders: &[DrainHolder]) -> Value {
         "drained": drained,
         "holders": holders,
     })
+}
+
+/// Writes the specifications with the kinds, the format and the version that they were written with.
+fn rewrite_specs(host: &Host, config: &Config, printer: &mut Printer) -> Result<()> {
+    if is_daemon_writer(host)? {
+        printer.note("the daemon for Kubernetes updates the specifications");
+        return Ok(());
+    }
+    let path = directory_path(host, None);
+    let Some(directory) = find_directory(host, None)? else { return Ok(()) };
+    let _lock = SpecDir::lock(&directory)?;
+    let manifest = directory.read_manifest()?.map_err(anyhow::Error::msg)?;
+    // If none were written, there is nothing to withdraw.
+    let Some(manifest) = manifest else { return Ok(()) };
+    let (inventory, pools) = discover_host(host, config, printer);
+    let Drift { plan, .. } = find_drift(DriftInput {
+        existing: &directory.read_files()?,
+        manifest: Some(&manifest),
+        inventory: &inventory,
+        pools: &pools,
+        config,
+        installed: InstalledFiles::read(host, config)?,
+    })?;
+    directory.apply(&plan)?;
+    report(&plan, &path, printer);
+    for name in plan.left_files().chain(plan.undecided_files()) {
+        printer.warning(format_args!(
+            "{} was not changed, and may offer drained devices; \"onload-ctk cdi generate\" says \
+             why",
+            path.join(name).display()
+        ));
+    }
+    Ok(())
+}
+
+pub fn undrain(global: &GlobalArgs, args: &UndrainArgs, printer: &mut Printer) -> CommandResult {
+    let (host, config) = open_host(global)?;
+    let before = drain::read(&host)?;
+    let targets = if args.all {
+        before.iter().map(|entry| entry.target.clone()).collect()
+    } else {
+        targets::resolve_drained(&args.names, &before, || discover_host(&host, &config, printer))?
+    };
+    let is_json = args.format == ListFormat::Json;
+    if is_json {
+        let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+        printer.print_json(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "undrained": names,
+            "dry_run": args.dry_run,
+        }))?;
+    }
+    if targets.is_empty() {
+        let subject = if args.all {
+            "nothing".to_owned()
+        } else {
+            format!("nothing of {}", args.names.join(", "))
+        };
+        printer.note(format_args!("{subject} is drained"));
+        return Ok(ExitAnswer::Yes);
+    }
+    let names = format_targets(&targets);
+    if args.dry_run {
+        if !is_json {
+            printer.print(format_args!("would undrain {names}\n"))?;
+        }
+        return Ok(ExitAnswer::Yes);
+    }
+    update_drain(&host, |drain| {
+        for target in &targets {
+            drain.remove(target);
+        }
+    })?;
+    printer.note(format_args!("{names}: no longer drained"));
+    rewrite_specs(&host, &config, printer)?;
+    Ok(ExitAnswer::Yes)
 }

@@ -48,7 +48,7 @@ pub(super) fn resolve_targets(
 
 /// Returns the drained targets that the words refer to. Searches the list of drained targets before the host's devices,
 /// since a drained device may no longer exist.
-pub(in crate::commands) fn resolve_drained(
+pub(super) fn resolve_drained(
     words: &[String],
     drain: &DrainList,
     mut discover: impl FnMut() -> (Inventory, PoolSet),

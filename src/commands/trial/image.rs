@@ -12,7 +12,7 @@ use onload_host::specdir::sha256;
 use serde_json::json;
 use tar::Builder;
 
-use crate::capture::archive::append_file;
+use crate::capture::append_file;
 
 /// This program in the image.
 pub(super) const PROGRAM_PATH: &str = "/onload-ctk";

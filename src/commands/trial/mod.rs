@@ -4,7 +4,6 @@ mod client;
 mod device;
 mod engine;
 mod image;
-mod names;
 mod nic;
 
 use std::collections::BTreeSet;
@@ -29,9 +28,9 @@ use crate::layout::{format_paragraph, to_one_line};
 use crate::printer::{ERROR, GOOD, Printer, WARNING};
 use client::{ForegroundContainer, run as run_client};
 use device::TrialDevice;
+use engine::TrialNames;
 use image::ImageTree;
 pub(super) use image::PINGPONG;
-use names::TrialNames;
 
 /// The output of a successful probe.
 pub(super) const READY_LINE: &str = "ready";

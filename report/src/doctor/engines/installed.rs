@@ -27,7 +27,7 @@ pub(crate) fn find_engines(context: &CheckContext<'_>) -> HostResult<Vec<Install
     let mut engines = Vec::new();
     for kind in EngineKind::ALL {
         if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
-            let flags = DaemonFlags::read(context.host, kind, context.show_unit)?;
+            let flags = DaemonFlags::read(context.host, kind)?;
             engines.push(InstalledEngine {
                 kind,
                 program,

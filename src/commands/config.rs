@@ -1,13 +1,30 @@
-//! `config show`: the settings in effect, and where their values come from.
+//! `config`: the configuration file of onload-ctk.
 
-use onload_core::config::{Setting, SettingOrigin, list_settings};
+use std::path::Path;
+
+use anyhow::Result;
+use onload_core::config::{Setting, SettingOrigin, config_schema, list_settings};
+use onload_host::host::ReadAccess;
+use onload_host::settings;
 use serde_json::{Value, json};
 
-use super::read_valid;
-use crate::cli::{ConfigShowArgs, GlobalArgs, ListFormat};
+use super::open_traced_host;
+use crate::cli::{ConfigValidateArgs, FormatArgs, GlobalArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
-use crate::printer::Printer;
+use crate::printer::{Printer, log_access};
+
+/// Reads a configuration file as strictly as every command that uses it. Returns its path, and its text if it exists.
+fn read_valid(global: &GlobalArgs, config_file: Option<&Path>) -> Result<(String, Option<String>)> {
+    let host = open_traced_host(global)?;
+    if let Some(path) = config_file.filter(|_| global.verbose) {
+        log_access(path, ReadAccess::Read);
+    }
+    let path = settings::config_path(&host, config_file);
+    let text = settings::read(&host, config_file)?;
+    settings::parse(text.as_deref().unwrap_or_default(), &path)?;
+    Ok((path.display().to_string(), text))
+}
 
 /// Settings, and the environment variables that take precedence over them.
 const VARIABLES: [(&str, &str); 2] = [
@@ -15,7 +32,7 @@ const VARIABLES: [(&str, &str); 2] = [
     ("kubernetes.listen", "ONLOAD_KUBERNETES_LISTEN"),
 ];
 
-pub fn run(global: &GlobalArgs, args: &ConfigShowArgs, printer: &mut Printer) -> CommandResult {
+pub fn show(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> CommandResult {
     let (path, text) = read_valid(global, global.config.as_deref())?;
     let mut settings = list_settings(text.as_deref().unwrap_or_default())?;
     for setting in &mut settings {
@@ -69,4 +86,22 @@ fn format_toml(value: &Value) -> String {
 fn format_key(key: &str) -> String {
     let is_bare = key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if is_bare { key.to_owned() } else { format!("{key:?}") }
+}
+
+pub fn validate(
+    global: &GlobalArgs,
+    args: &ConfigValidateArgs,
+    printer: &mut Printer,
+) -> CommandResult {
+    let config_file = args.file.as_deref().or(global.config.as_deref());
+    match read_valid(global, config_file)? {
+        (path, Some(_)) => printer.note(format_args!("{path} is valid")),
+        (path, None) => printer.note(format_args!("{path} does not exist")),
+    }
+    Ok(ExitAnswer::Yes)
+}
+
+pub fn print_schema(printer: &mut Printer) -> CommandResult {
+    printer.print(serde_json::to_string_pretty(&config_schema())? + "\n")?;
+    Ok(ExitAnswer::Yes)
 }

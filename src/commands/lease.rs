@@ -1,24 +1,34 @@
-//! `lease list`: who holds what.
+//! `lease`: who holds the devices that only so many containers may have.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, Result, anyhow, bail};
 use onload_core::claim_uid::ClaimUid;
+use onload_core::device_id::DeviceId;
+use onload_hooks::moves;
 use onload_host::{drain, leases};
 use onload_lease::drain::DrainList;
 use onload_lease::tickets::short_id;
-use onload_lease::{Holder, Lease, LeaseEntry, MoveRecord, SavedState};
+use onload_lease::{Holder, Lease, LeaseEntry, LeaseError, Leases, MoveRecord, SavedState};
+use onload_sys::fs::lock::COMMAND_TIMEOUT;
 use onload_sys::processes::{Cgroup, ProcessId};
+use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
-use super::format_device;
-use crate::cli::{GlobalArgs, LeaseListArgs, ListFormat};
-use crate::commands::pools::{PoolHolders, PoolView, print_pools, read_pools};
-use crate::commands::{open_host_of_incident, resolve_spec_dirs, scan};
+use super::device_name::{complete_address, strip_vendor};
+use super::pools::{PoolHolders, PoolView, print_pools, read_pools};
+use super::{open_host_of_incident, resolve_spec_dirs, scan};
+use crate::cli::{FormatArgs, GlobalArgs, LeaseReleaseArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::{Printer, escape_controls};
 
-pub fn run(global: &GlobalArgs, args: &LeaseListArgs, printer: &mut Printer) -> CommandResult {
+fn format_device(device: &DeviceId) -> String {
+    format!("{}={}", device.class, device.name)
+}
+
+pub fn list(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> CommandResult {
     let (host, _) = open_host_of_incident(global, printer)?;
     let entries = leases::list(&host)?;
     let drain = drain::read(&host).unwrap_or_else(|error| {
@@ -50,7 +60,9 @@ pub fn run(global: &GlobalArgs, args: &LeaseListArgs, printer: &mut Printer) -> 
         let gap = if entries.is_empty() { "" } else { "\n" };
         print_pools(gap, &pools, printer)?;
     }
-    for (device, reason) in unreadable_entries(&entries) {
+    for entry in &entries {
+        let Err(reason) = &entry.lease else { continue };
+        let device = format_device(&entry.device);
         printer.warning(format_args!(
             "{device} counts as held, because its lease cannot be parsed ({reason}); \"onload-ctk \
              lease release {device} --force\" ends it"
@@ -84,13 +96,6 @@ fn unkept_settings(record: &MoveRecord) -> &[String] {
         }
         SavedState::Rdma(_) | SavedState::Function(_) => &[],
     }
-}
-
-fn unreadable_entries(entries: &[LeaseEntry]) -> impl Iterator<Item = (String, &str)> {
-    entries.iter().filter_map(|entry| match &entry.lease {
-        Ok(_) => None,
-        Err(reason) => Some((format_device(&entry.device), reason.as_str())),
-    })
 }
 
 fn state_name(entry: &LeaseEntry) -> &'static str {
@@ -184,4 +189,138 @@ fn to_json(entry: &LeaseEntry, drain: &DrainList) -> Value {
         Err(reason) => object["error"] = json!(reason),
     }
     object
+}
+
+pub fn release(
+    global: &GlobalArgs,
+    args: &LeaseReleaseArgs,
+    printer: &mut Printer,
+) -> CommandResult {
+    let name = &args.device;
+    let read_error =
+        || anyhow!("reading device {name:?}: expected CLASS=NAME, for example vfio=0000:81:10.0");
+    let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
+    let (host, _) = open_host_of_incident(global, printer)?;
+    let leases = leases::open(&host)?;
+    let entries = leases.as_ref().map(Leases::list).transpose()?.unwrap_or_default();
+    let known = entries
+        .iter()
+        .filter(|lease| lease.device.class.as_str() == class)
+        .map(|lease| lease.device.name.as_str());
+    let device_name = complete_address(device_name, known)?.unwrap_or(device_name);
+    let device: DeviceId = format!("{class}:{device_name}").parse().map_err(|_| read_error())?;
+    let is_leased = entries.iter().any(|lease| lease.device == device);
+    let Some(mut leases) = leases.filter(|_| is_leased) else {
+        printer
+            .note(format_args!("{name} is not leased; \"onload-ctk lease list\" shows the leases"));
+        return Ok(ExitAnswer::Yes);
+    };
+    if !args.force {
+        bail!("releasing {name}: the lease ends with its container; use --force to release it now");
+    }
+    leases.timeout = COMMAND_TIMEOUT;
+    match leases.release_all(&device) {
+        Err(error @ LeaseError::InUse(_)) => {
+            printer.error(error);
+            Ok(ExitAnswer::No)
+        }
+        released => {
+            released.with_context(|| format!("releasing {name}"))?;
+            printer.note(format_args!("{name} is free"));
+            Ok(ExitAnswer::Yes)
+        }
+    }
+}
+
+pub fn restore(global: &GlobalArgs, printer: &mut Printer) -> CommandResult {
+    if global.host_root != Path::new("/") {
+        bail!(
+            "restoring devices of {:?}: devices can be moved only on the host itself; omit \
+             --host-root",
+            global.host_root
+        );
+    }
+    let (host, _) = open_host_of_incident(global, printer)?;
+    let restored = match leases::open(&host)? {
+        Some(leases) => restore_until_stable(|| restore_once(&leases))?,
+        None => Vec::new(),
+    };
+    if restored.is_empty() {
+        printer.note("nothing to restore");
+    }
+    let mut answer = ExitAnswer::Yes;
+    for (device, failure) in &restored {
+        match failure {
+            None => printer.note(format_args!("{} is back", format_device(device))),
+            Some(reason) => {
+                printer.error(format_args!("{}: {reason}", format_device(device)));
+                answer = ExitAnswer::No;
+            }
+        }
+    }
+    Ok(answer)
+}
+
+type RestoreOutcome = (DeviceId, Option<String>);
+
+/// Repeats while devices return: systemd does not start a running unit again, so a device that
+/// returns during a pass would be missed. Reports each restored device, and the last error of the
+/// others.
+fn restore_until_stable(
+    mut run_pass: impl FnMut() -> Result<Vec<RestoreOutcome>>,
+) -> Result<Vec<RestoreOutcome>> {
+    let mut outcomes = Vec::new();
+    loop {
+        let (returned, failed): (Vec<RestoreOutcome>, Vec<RestoreOutcome>) =
+            run_pass()?.into_iter().partition(|(_, failure)| failure.is_none());
+        if returned.is_empty() {
+            outcomes.extend(failed);
+            return Ok(outcomes);
+        }
+        outcomes.extend(returned);
+    }
+}
+
+/// One look.
+fn restore_once(leases: &Leases) -> Result<Vec<RestoreOutcome>> {
+    let mut outcomes = Vec::new();
+    for outcome in moves::restore(leases)? {
+        let reason = outcome.result.err().map(|error| ErrorChain(&error).to_string());
+        outcomes.push((outcome.device, reason));
+    }
+    Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restored(name: &str, why: Option<&str>) -> RestoreOutcome {
+        let device = format!("netdev:{name}").parse().unwrap();
+        (device, why.map(str::to_owned))
+    }
+
+    fn looks(passes: Vec<Vec<RestoreOutcome>>) -> Result<Vec<RestoreOutcome>> {
+        let mut passes = passes.into_iter();
+        let results = restore_until_stable(|| Ok(passes.next().unwrap()))?;
+        assert!(passes.next().is_none(), "looked too few times");
+        Ok(results)
+    }
+
+    #[test]
+    fn what_comes_back_while_another_one_is_restored_is_restored_too() {
+        let results =
+            looks(vec![vec![restored("ens1v0", None)], vec![restored("ens1v1", None)], vec![]]);
+        let both = vec![restored("ens1v0", None), restored("ens1v1", None)];
+        assert_eq!(results.unwrap(), both);
+    }
+
+    #[test]
+    fn what_does_not_come_is_told_once_and_looked_for_again_only_when_another_one_came() {
+        let away = || restored("ens1v1", Some("it is away"));
+        let results = looks(vec![vec![away(), restored("ens1v0", None)], vec![away()]]);
+        assert_eq!(results.unwrap(), vec![restored("ens1v0", None), away()]);
+        assert_eq!(looks(vec![vec![away()]]).unwrap(), vec![away()]);
+        assert!(looks(vec![vec![]]).unwrap().is_empty());
+    }
 }
