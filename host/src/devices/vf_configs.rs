@@ -34,12 +34,20 @@ pub(super) fn apply_vf_configs(inventory: &mut Inventory, config: &Config) {
 /// Excludes devices with settings if there is no hook to apply them. Returns warnings.
 #[must_use]
 pub fn exclude_without_hook(inventory: &mut Inventory, hook: &Path) -> Vec<String> {
-    let reason = format!(
-        "it has a table vf, but the hook {}, which applies it, does not exist; install it, or set \
-         hook-path in [cdi]",
-        hook.display()
-    );
-    let warnings = exclude(inventory, |device| device.vf.is_some().then(|| reason.clone()));
+    let is_rdma_exclusive = inventory.is_rdma_exclusive();
+    let warnings = exclude(inventory, |device| {
+        let (prefix, task) = match device.class {
+            _ if device.vf.is_some() => ("it has a table vf, but ", "applies"),
+            Class::Netdev => ("", "moves"),
+            Class::Rdma if is_rdma_exclusive => ("", "moves"),
+            _ => return None,
+        };
+        Some(format!(
+            "{prefix}the hook {}, which {task} it, does not exist; install it, or set hook-path in \
+             [cdi]",
+            hook.display()
+        ))
+    });
     inventory.not_offered.sort();
     warnings
 }

@@ -10,6 +10,7 @@ use onload_host::discover::hugepages::NODES;
 use onload_host::discover::nic::Nic;
 use onload_host::discover::pci::DEVICES;
 use onload_host::discover::pcie_link;
+use onload_host::generate::{InstalledFiles, generate};
 use onload_sys::cpu_list;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{format_count, join_first};
@@ -260,7 +261,7 @@ fn pins_memory(context: &CheckContext<'_>) -> bool {
 }
 
 pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
-    if !pins_memory(context) {
+    if !pins_memory(context) && !is_hook_named(context)? {
         return Ok(Vec::new());
     }
     let path = &context.config.cdi.hook_path;
@@ -269,8 +270,8 @@ pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
     } else {
         Finding::fail(
             format!(
-                "{} does not exist: containers keep the engine's memory lock limit, and device \
-                 nodes are not verified",
+                "{} does not exist: device nodes are not verified, pools and devices that move have \
+                 no specification, and containers keep the engine's memory lock limit",
                 path.display()
             ),
             match find_hook(context)? {
@@ -284,6 +285,17 @@ pub(super) fn check_hook(context: &CheckContext<'_>) -> Findings {
         )
     };
     Ok(vec![finding.with_path(path)])
+}
+
+/// Returns whether a specification names the hook once it is installed.
+fn is_hook_named(context: &CheckContext<'_>) -> HostResult<bool> {
+    let found = InstalledFiles::read(context.host, context.config)?;
+    let installed = InstalledFiles { hook: true, preload_file: true, ..found };
+    let specs = generate(context.inventory, &context.pools.offered, context.config, installed);
+    Ok(specs.unwrap_or_default().values().any(|spec| {
+        let devices = spec.devices.iter().map(|device| &device.container_edits);
+        devices.chain([&spec.container_edits]).any(|edits| !edits.hooks.is_empty())
+    }))
 }
 
 fn find_hook(context: &CheckContext<'_>) -> HostResult<Option<PathBuf>> {

@@ -74,7 +74,7 @@ const HOST_CHECKS: &[(CheckFamily, &str, HostCheck, &str)] = &[
         "no isolated CPUs, or no device on a NUMA node",
     ),
     (Host, "device-links", device_links::check_links, "no device node needs a link in /dev/char"),
-    (Host, "hook", hardware::check_hook, "no RDMA or vfio device"),
+    (Host, "hook", hardware::check_hook, "no device needs the hook"),
     (Host, "memlock", hardware::check_limit, "no RDMA or vfio device"),
     (Rdma, "rdma-netns", rdma::check_netns_mode, "the kernel has no RDMA subsystem"),
     (Rdma, "rdma-cm", rdma::check_connection_manager, "no RDMA device with a connection manager"),
