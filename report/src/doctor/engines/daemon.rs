@@ -16,6 +16,9 @@ use crate::doctor::context::{CheckContext, HostResult};
 use crate::status::boot_time;
 
 const SYSTEMD_DIR: &str = "/etc/systemd/system";
+/// The sockets that have a name (net/unix/af_unix.c, `unix_seq_show`).
+const UNIX_SOCKETS: &str = "/proc/net/unix";
+const MAX_SOCKET_BYTES: u64 = 16 * 1024 * 1024;
 const DOCKER_SOCKET: &str = "/run/docker.sock";
 /// How long it may take to answer, and bytes of the answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,17 +63,39 @@ pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> HostResul
     if !find_processes(context.host, kind.process_names())?.is_empty() {
         return Ok(true);
     }
+    Ok(find_enabled(context, kind)?.is_some())
+}
+
+/// Returns the service that starts at boot, but does not run now. `None` if a request to its socket would start it, and
+/// for a captured host.
+pub(super) fn find_stopped(
+    context: &CheckContext<'_>,
+    kind: EngineKind,
+) -> HostResult<Option<&'static str>> {
+    if !is_running(context)? || !find_processes(context.host, kind.process_names())?.is_empty() {
+        return Ok(None);
+    }
+    let Some(service) = find_enabled(context, kind)? else { return Ok(None) };
+    let sockets = context.host.bytes(Path::new(UNIX_SOCKETS), MAX_SOCKET_BYTES)?;
+    let is_listening = sockets.is_none_or(|sockets| {
+        let name = format!("/{service}.sock");
+        String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
+    });
+    Ok((!is_listening).then_some(service))
+}
+
+fn find_enabled(context: &CheckContext<'_>, kind: EngineKind) -> HostResult<Option<&'static str>> {
     for service in kind.services() {
         for unit in [
             format!("multi-user.target.wants/{service}.service"),
             format!("sockets.target.wants/{service}.socket"),
         ] {
             if context.host.link(&Path::new(SYSTEMD_DIR).join(unit))?.is_some() {
-                return Ok(true);
+                return Ok(Some(service));
             }
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Whether the host runs: a tree that is unpacked or mounted has no processes.

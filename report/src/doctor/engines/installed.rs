@@ -19,6 +19,8 @@ pub(crate) struct InstalledEngine {
     pub(super) program: PathBuf,
     /// Its service runs or starts at boot, or nothing tells that it does not.
     pub(crate) is_used: bool,
+    /// Its service, if that is enabled and does not run.
+    pub(super) stopped_service: Option<&'static str>,
     pub(super) version: Option<EngineVersion>,
     pub(super) settings: Result<EngineSettings, SettingsError>,
 }
@@ -32,6 +34,7 @@ pub(crate) fn find_engines(context: &CheckContext<'_>) -> HostResult<Vec<Install
                 kind,
                 program,
                 is_used: daemon::is_used(context, kind)?,
+                stopped_service: daemon::find_stopped(context, kind)?,
                 version,
                 settings: reader::read(context.host, kind, &flags)?,
             });

@@ -59,8 +59,14 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
                 } else {
                     ", but neither running nor enabled: it is not inspected further"
                 };
-                let text = format!("{program} is installed{unused}");
-                let finding = Finding::pass(text).with_path(&engine.program);
+                let finding = match engine.stopped_service {
+                    Some(service) => Finding::warn(
+                        format!("{program} is installed, but {service}.service does not run"),
+                        Remedy::run(format!("systemctl start {service}")),
+                    ),
+                    None => Finding::pass(format!("{program} is installed{unused}")),
+                };
+                let finding = finding.with_path(&engine.program);
                 settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
             }
             Err(error) => {
