@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::Result;
-use onload_core::config::{Setting, SettingOrigin, config_schema, list_settings};
+use anyhow::{Result, bail};
+use onload_core::config::{Config, Setting, SettingOrigin, config_schema, list_settings};
+use onload_host::discover::taken_names::check_name;
 use onload_host::host::ReadAccess;
 use onload_host::settings;
 use serde_json::{Value, json};
@@ -94,10 +95,19 @@ pub fn validate(
     printer: &mut Printer,
 ) -> CommandResult {
     let config_file = args.file.as_deref().or(global.config.as_deref());
-    match read_valid(global, config_file)? {
-        (path, Some(_)) => printer.note(format_args!("{path} is valid")),
-        (path, None) => printer.note(format_args!("{path} does not exist")),
+    let (path, text) = read_valid(global, config_file)?;
+    let Some(text) = text else {
+        printer.note(format_args!("{path} does not exist"));
+        return Ok(ExitAnswer::Yes);
+    };
+    let config = Config::parse(&text)?;
+    let pools = config.pools.keys().map(|name| ("pools", name));
+    for (section, name) in pools.chain(config.bundles.keys().map(|name| ("bundles", name))) {
+        if let Err(problem) = check_name(name) {
+            bail!("{path}: [{section}.{name}]: {problem}; choose another name");
+        }
     }
+    printer.note(format_args!("{path} is valid"));
     Ok(ExitAnswer::Yes)
 }
 

@@ -21,7 +21,7 @@ pub mod pcie_link;
 pub(crate) mod probe;
 pub mod profile;
 pub mod rdma;
-pub(crate) mod taken_names;
+pub mod taken_names;
 pub mod tcpdirect;
 #[cfg(test)]
 pub(crate) mod test_tree;

@@ -295,7 +295,7 @@ fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &
 }
 
 /// Returns warnings for ignored names without an interface: a misspelt name leaves its interface offered.
-pub fn absent_warnings(
+fn absent_warnings(
     interfaces: &[NetworkInterface],
     ignored: &[String],
 ) -> impl Iterator<Item = String> {

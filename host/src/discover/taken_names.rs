@@ -37,7 +37,7 @@ impl TakenNames {
 }
 
 /// Fails if a name is not valid for a CDI device or is reserved.
-pub(crate) fn check_name(name: &str) -> Result<DeviceName, String> {
+pub fn check_name(name: &str) -> Result<DeviceName, String> {
     if RESERVED.contains(&name) {
         return Err(format!("{name:?} is a reserved word"));
     }

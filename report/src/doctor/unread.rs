@@ -1,9 +1,12 @@
 //! Whether what decides could be read: the configuration, and what discovery looks at.
 
-use onload_host::discover::nic::absent_warnings;
+use onload_host::generate::{InstalledFiles, bundle_exclusions, generate};
 
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings};
+
+/// The beginnings of discovery's warnings that an edit of the configuration answers.
+const CONFIG_WARNINGS: [&str; 4] = ["[discover]", "[netdev.", "pool ", "pools "];
 
 pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::run(format!("${{EDITOR:-vi}} {}", context.config_file.display()));
@@ -15,9 +18,18 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
         Finding::fail(text, edit()).with_path(context.config_file)
     });
     let inventory = context.inventory;
-    let ignored = &context.config.discover.ignored_interfaces;
-    // It may be among the paths that could not be read.
-    let warnings = absent_warnings(&inventory.interfaces, ignored)
+    let installed = InstalledFiles::read(context.host, context.config)?;
+    let specs = generate(inventory, &context.pools.offered, context.config, installed);
+    let bundles = bundle_exclusions(&specs.unwrap_or_default(), context.config, &inventory.drain)
+        .into_iter()
+        .map(|bundle| format!("bundle {} is not offered: {}", bundle.name, bundle.reason));
+    let warnings = inventory
+        .warnings
+        .iter()
+        .filter(|text| CONFIG_WARNINGS.iter().any(|start| text.starts_with(start)))
+        .cloned()
+        .chain(bundles)
+        // What they miss may be among the paths that could not be read.
         .filter(|_| inventory.unread.is_empty())
         .map(|text| Finding::warn(text, edit()).with_path(context.config_file));
     let mut findings: Vec<Finding> = problems.chain(warnings).collect();
