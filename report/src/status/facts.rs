@@ -375,11 +375,11 @@ impl ContainerFacts {
         self.processes.iter().filter(|process| process.has_stack).count()
     }
 
-    /// Whether the driver refused a program a stack because none was free.
+    /// Whether the driver refused a program a stack because none was free, or perhaps because of that.
     pub(super) fn lacks_free_stack(&self) -> bool {
-        self.kernel_socket_programs
-            .iter()
-            .any(|program| program.cause == KernelSocketCause::Failed(StackError::NO_FREE_STACK))
+        let errors =
+            [StackError::NO_FREE_STACK, StackError::INVALID].map(KernelSocketCause::Failed);
+        self.kernel_socket_programs.iter().any(|program| errors.contains(&program.cause))
     }
 
     pub(super) fn count_accelerated(&self) -> usize {

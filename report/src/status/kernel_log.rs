@@ -38,6 +38,8 @@ pub(super) enum StackError {
 impl StackError {
     /// EBUSY: each channel of the interfaces has its stack.
     pub(super) const NO_FREE_STACK: StackError = StackError::Refused(-16);
+    /// EINVAL: the EF_ variables are wrong, or no stack was free.
+    pub(super) const INVALID: StackError = StackError::Refused(-22);
 }
 
 /// A user was refused a stack that EF_NAME names.

@@ -250,7 +250,18 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
              effect".to_owned(),
             "use a program that opens its sockets with libc".to_owned(),
         ),
-        KernelSocketCause::Failed(StackError::NO_FREE_STACK) => no_free_stack(facts),
+        KernelSocketCause::Failed(StackError::NO_FREE_STACK) => no_free_stack(
+            facts,
+            "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free",
+        ),
+        // An interface whose channels were changed after its registration answers so (seen with igb).
+        KernelSocketCause::Failed(StackError::INVALID) if !facts.stack_users.is_empty() => {
+            no_free_stack(
+                facts,
+                "the kernel's log has \"Failed to allocate stack (rc=-22)\" of it: perhaps no \
+                 stack was free",
+            )
+        }
         KernelSocketCause::Failed(StackError::Refused(rc)) => (
             format!("the kernel's log has \"Failed to allocate stack (rc={rc})\" of it"),
             format!("check dmesg, where the driver usually logs the reason before it, and the EF_ \
@@ -274,9 +285,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
 }
 
 /// An interface with AF_XDP serves one stack for each channel, and a program that is refused one gets none later.
-fn no_free_stack(facts: &ContainerFacts) -> (String, String) {
-    let cause =
-        "the kernel's log has \"Failed to allocate stack (rc=-16)\" of it: no stack was free";
+fn no_free_stack(facts: &ContainerFacts, cause: &str) -> (String, String) {
     let (orphans, others): (Vec<&StackUser>, Vec<&StackUser>) =
         facts.stack_users.iter().partition(|user| **user == StackUser::Orphans);
     let users: Vec<String> = others.iter().chain(&orphans).map(ToString::to_string).collect();
