@@ -340,6 +340,7 @@ impl<'l> ContainerReader<'l> {
             program: facts::read_linkage(self.input.host, process.pid),
             environment,
             is_secure: process.is_secure,
+            is_runtime: facts::is_runtime(self.input.host, process.pid),
             has_our_variables: environment == PreloadEnvironment::Ours
                 || variables.is_some_and(facts::has_nic_variable),
             ..ProgramStart::default()

@@ -1,5 +1,6 @@
 //! The facts about one container: processes, devices, network and request.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +119,8 @@ pub(super) struct ProgramStart {
     pub(super) is_secure: bool,
     /// Whether its environment, or that of a program before it, has our variables.
     pub(super) has_our_variables: bool,
+    /// Whether the runtime has not executed the container's program yet.
+    pub(super) is_runtime: bool,
     /// `None` if it is unknown.
     pub(super) is_preload_configured: Option<bool>,
     /// Whether /etc/ld.so.preload names the library for it.
@@ -274,6 +277,18 @@ pub(super) fn read_linkage(host: &Host, pid: u32) -> ProgramLinkage {
         Some(Ok(Some(_))) => ProgramLinkage::Glibc,
         Some(Err(_)) | None => ProgramLinkage::Unknown,
     }
+}
+
+/// Returns whether a process still executes an OCI runtime, which has to become the container's program. Runtimes execute
+/// a copy of themselves in memory, for example `/memfd:runc_cloned:/proc/self/exe` (CVE-2019-5736).
+pub(super) fn is_runtime(host: &Host, pid: u32) -> bool {
+    let program = host.link(Path::new(&format!("/proc/{pid}/exe"))).ok().flatten();
+    program.as_deref().and_then(Path::to_str).is_some_and(|program| {
+        ["runc", "crun", "youki"].iter().any(|runtime| {
+            program.starts_with(&format!("/memfd:{runtime}_cloned:"))
+                || Path::new(program).file_name() == Some(OsStr::new(runtime))
+        })
+    })
 }
 
 /// Returns the variables with which a program was started, or `None` if unknown. A program that sets its title

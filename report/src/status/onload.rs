@@ -378,6 +378,10 @@ fn without_library_verdict(facts: &ContainerFacts) -> Verdict {
     };
     let is_wanted = facts.start.has_preload_file
         || facts.start.is_preload_configured.unwrap_or(facts.start.has_our_variables);
+    if facts.start.is_runtime {
+        let reason = "its program has not started yet";
+        return Verdict::without_remedy(VerdictState::Ready, reason);
+    }
     if !is_wanted {
         return match (facts.start.is_preload_configured, facts.start.environment) {
             (None, PreloadEnvironment::Unknown) => Verdict::with_remedy(
