@@ -26,6 +26,7 @@ fn remedies(finding: &Value) -> Vec<String> {
     let remedies = finding["remedy"].as_array().unwrap().iter();
     let one = |remedy: &Value| match (remedy.get("run"), remedy.get("install")) {
         _ if remedy.get("kernel_line").is_some() => remedy.to_string(),
+        _ if remedy.get("edit").is_some() => format!("edit {}", text(&remedy["edit"])),
         (Some(run), _) => text(run),
         (_, Some(install)) => format!("{} from {}", text(install), text(&remedy["from"])),
         _ => format!("{}: {}", text(&remedy["file"]), text(&remedy["line"])),
@@ -40,13 +41,12 @@ const DISTRIBUTION: &str = "nowhere: another distribution";
 const HARDWARE: &str = "nowhere: hardware that no guest has";
 const NETWORK: &str = "nowhere: packages of the distribution, by the network";
 const REBOOT: &str = "nowhere: it reboots, or matters only after a reboot";
-const PERSON: &str = "nowhere: it shows a person something or starts an editor";
+const PERSON: &str = "nowhere: it shows a person something";
 
 const UNTRIED: &str = "nowhere yet";
 
 /// The beginnings of the commands that doctor prints, and where each is run as printed.
 const PRINTED_COMMANDS: &[(&str, &str)] = &[
-    ("${EDITOR:-vi} ", PERSON),
     ("apk add ", NETWORK),
     ("apt-get install ", NETWORK),
     ("cat /sys/class/infiniband/", HARDWARE),

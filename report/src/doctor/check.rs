@@ -63,7 +63,8 @@ impl CheckVerdict {
     }
 }
 
-/// A remedy: a command, a line for a file, kernel parameters, or software to install. There is no other kind of advice.
+/// A remedy: a command, a line for a file, a file to correct, kernel parameters, or software to install. There is no other
+/// kind of advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Remedy {
@@ -78,6 +79,8 @@ pub enum Remedy {
         section: Option<String>,
         line: String,
     },
+    /// A file to correct as the finding says.
+    Edit { edit: PathBuf },
     /// Words of the kernel's command line, where the boot loader's file is not known.
     KernelLine {
         kernel_line: String,
@@ -139,6 +142,7 @@ impl fmt::Display for Remedy {
                 }
                 write!(f, ": {line}")
             }
+            Remedy::Edit { edit } => write!(f, "edit {}", edit.display()),
             Remedy::KernelLine { kernel_line, replaces: None } => {
                 write!(f, "add to the kernel command line in the boot loader: {kernel_line}")
             }

@@ -9,7 +9,7 @@ use super::context::{CheckContext, Findings};
 const CONFIG_WARNINGS: [&str; 4] = ["[discover]", "[netdev.", "pool ", "pools "];
 
 pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
-    let edit = || Remedy::run(format!("${{EDITOR:-vi}} {}", context.config_file.display()));
+    let edit = || Remedy::Edit { edit: context.config_file.to_owned() };
     let problems = context.config_problems.iter().map(|problem| {
         let text = format!(
             "{problem:#}; correct that line: until then commands that need the whole file, such as \

@@ -97,8 +97,7 @@ fn collision_finding(settings: &EngineSettings) -> Finding {
         file.display(),
         collisions.collect::<Vec<_>>().join(", ")
     );
-    let edit = Remedy::run(format!("${{EDITOR:-vi}} {}", quote_for_shell(file)));
-    Finding::fail(text, edit).with_path(file)
+    Finding::fail(text, Remedy::Edit { edit: file.to_owned() }).with_path(file)
 }
 
 pub(super) fn check_versions(_: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
