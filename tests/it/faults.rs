@@ -542,7 +542,7 @@ fn what_everything_could_be_read_of_is_decided() {
     assert_eq!(
         why,
         "driver igb is not one of Onload's; if igb supports XDP, Onload accelerates it with \
-         AF_XDP: load sfc_resource, then write ens1 to /sys/module/sfc_resource/afxdp/register"
+         AF_XDP: set af-xdp = [\"ens1\"] under [host], and run \"systemctl enable --now onload-host\""
     );
     // Nothing of this host hangs on debugfs.
     let tree = x3();

@@ -41,9 +41,13 @@ impl AfXdpTrouble {
 
     pub(crate) fn describe(self, interface: &str) -> String {
         match self.remedy_command(interface) {
+            Some(command) if matches!(self, AfXdpTrouble::Channels(_)) => {
+                format!("{interface}: {self}; run \"{command}\", then \"onload_tool reload\"")
+            }
             Some(command) => format!("{interface}: {self}; run \"{command}\""),
             None => format!(
-                "{interface}: {self}; set {SWITCH_OFF} under [host], and run \"onload-ctk host apply\""
+                "{interface}: {self}; set {SWITCH_OFF} and list {interface} in af-xdp under [host], \
+                 and run \"onload-ctk host apply\""
             ),
         }
     }

@@ -489,12 +489,12 @@ fn other_driver_reason(
                 .to_owned()
         }
         AfXdpSupport::Registers => format!(
-            ", and it is not registered for AF_XDP; {condition}write {interface} to \
-             {AF_XDP_REGISTER}"
+            ", and it is not registered for AF_XDP; {condition}set af-xdp = [\"{interface}\"] under \
+             [host], and run \"systemctl enable --now onload-host\""
         ),
         AfXdpSupport::NotLoaded => format!(
-            "; {condition}Onload accelerates it with AF_XDP: load sfc_resource, then write \
-             {interface} to {AF_XDP_REGISTER}"
+            "; {condition}Onload accelerates it with AF_XDP: set af-xdp = [\"{interface}\"] under \
+             [host], and run \"systemctl enable --now onload-host\""
         ),
     };
     format!("driver {driver} is not one of Onload's{advice}")
@@ -685,9 +685,9 @@ mod tests {
         let reason =
             |has_xdp| other_driver_reason("bnx2", "ens1", AfXdpSupport::Registers, has_xdp);
         let unknown = reason(None);
-        assert!(unknown.contains("; if bnx2 supports XDP, write ens1 to "), "{unknown}");
+        assert!(unknown.contains("; if bnx2 supports XDP, set af-xdp = "), "{unknown}");
         let has_it = reason(Some(true));
-        assert!(has_it.contains("; write ens1 to "), "{has_it}");
+        assert!(has_it.contains("; set af-xdp = "), "{has_it}");
         assert_eq!(
             reason(Some(false)),
             "driver bnx2 is not one of Onload's and does not support XDP, which Onload needs for \

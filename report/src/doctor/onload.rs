@@ -217,12 +217,21 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     let install = context.install_remedy("ethtool")?;
     let findings = nics.into_iter().map(|nic| {
         let name = &nic.name;
+        let register = register_remedy(context, name);
         let features = features_by_name.get(name).copied().unwrap_or_default();
         let finding = match AfXdpTrouble::find(features, parameter.as_deref()) {
             Some(trouble) => {
                 let text = trouble.to_string();
                 let apply = Remedy::run("onload-ctk host apply");
                 match (trouble.remedy_command(name), context.config.host.af_xdp_flow_filters) {
+                    // Onload reads the channels when an interface is registered.
+                    (Some(command), _) if matches!(trouble, AfXdpTrouble::Channels(_)) => {
+                        let then = reapply_remedy(context)?.is_none().then_some(apply);
+                        reload_finding(context, &text, Finding::warn, then)?
+                            .with_first_remedy(register)
+                            .with_first_remedy(Some(Remedy::run(command)))
+                            .with_first_remedy(install.clone())
+                    }
                     (Some(command), _) => {
                         Finding::warn(text, Remedy::run(command)).with_first_remedy(install.clone())
                     }
@@ -230,7 +239,9 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
                     (None, Some(false)) => Finding::fail(text, apply),
                     (None, _) => {
                         let set = Remedy::write_under(context.config_file, "[host]", SWITCH_OFF);
-                        Finding::fail(text, set).with_remedy(apply)
+                        Finding::fail(text, apply)
+                            .with_first_remedy(register)
+                            .with_first_remedy(Some(set))
                     }
                 }
             }
@@ -252,9 +263,21 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
                 Finding::pass(text.to_owned() + &stacks)
             }
         };
-        finding.with_path(AF_XDP_FLOW_FILTERS).with_subject(nic.device.clone())
+        Ok(finding.with_path(AF_XDP_FLOW_FILTERS).with_subject(nic.device.clone()))
     });
-    Ok(findings.collect())
+    findings.collect()
+}
+
+/// Returns what registers an interface again after a reload and at boot. `None` if the configuration does so already.
+fn register_remedy(context: &CheckContext<'_>, interface: &str) -> Option<Remedy> {
+    let mut names: Vec<&str> =
+        context.config.host.af_xdp.iter().map(InterfaceName::as_str).collect();
+    if names.contains(&interface) {
+        return None;
+    }
+    names.push(interface);
+    let line = format!("af-xdp = {names:?}");
+    Some(Remedy::write_under(context.config_file, "[host]", line))
 }
 
 /// Returns whether enough is known to say that an interface suits Onload. `parameter` is Onload's own
