@@ -44,14 +44,16 @@ impl FunctionGroup {
     }
 }
 
+/// Returns a device with its state and holders, for example `nic ens1: shared, held by redis`.
 pub(super) fn describe_device(device: &TopologyDevice) -> String {
-    let held = describe_holders(&device.holders).map(|held| format!(", {held}"));
-    let state = match device.state {
+    let state = match describe_holders(&device.holders) {
+        Some(held) if device.state == Occupancy::Held => held,
         // A shared device in use is not called free.
-        Occupancy::Free if held.is_some() => "shared",
-        state => state.as_str(),
+        Some(held) if device.state == Occupancy::Free => format!("shared, {held}"),
+        Some(held) => format!("{}, {held}", device.state.as_str()),
+        None => device.state.as_str().to_owned(),
     };
-    format!("{} {}: {state}{}", device.class, device.name, held.unwrap_or_default())
+    format!("{} {}: {state}", device.class, device.name)
 }
 
 pub(super) fn describe_holders(holders: &[String]) -> Option<String> {
