@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use onload_core::netdev::usage::{NetworkLink, NetworkState};
 use onload_core::onload::LIBRARY;
+use onload_host::discover::netdev;
 use onload_host::netlink::netns_links::route_interface;
 use onload_report::status::{RESTART_REMEDY, VerdictState};
 use onload_sys::text::quote_for_shell;
@@ -25,7 +26,8 @@ const SCRIPT: &str = "exec 3<>/dev/udp/$1/9 || exit 1; echo ready; \
 impl Trial<'_> {
     pub(super) fn try_nic(&self, printer: &mut Printer) -> Result<TrialOutcome> {
         let network = self.host.network()?.unwrap_or_default();
-        let path = match TrafficPath::find(&self.trial_device.name, &network, &route_interface) {
+        let port = &self.trial_device.name;
+        let path = match TrafficPath::find(port, &network, &route_interface, &is_down) {
             Ok(path) => path,
             Err(outcome) => return Ok(outcome),
         };
@@ -90,6 +92,11 @@ fn adapt_remedy(remedy: &str) -> String {
     remedy.replace(RESTART_REMEDY, "try it again")
 }
 
+fn is_down(interface: &str) -> bool {
+    let flags = std::fs::read_to_string(format!("/sys/class/net/{interface}/flags"));
+    flags.is_ok_and(|flags| netdev::is_down(flags.trim()))
+}
+
 /// Packets that the ports have sent.
 fn read_sent(ports: &[String]) -> Result<u64> {
     let counts = ports.iter().map(|port| {
@@ -115,6 +122,7 @@ impl TrafficPath {
         port: &str,
         network: &NetworkState,
         leads_by: &dyn Fn(IpAddr) -> Option<u32>,
+        is_down: &dyn Fn(&str) -> bool,
     ) -> Result<TrafficPath, TrialOutcome> {
         let bond = find_master(network, port).filter(|master| is_one_of(master, &["bond", "team"]));
         let ports = match bond {
@@ -146,6 +154,13 @@ impl TrafficPath {
         }
         Err(match other_route {
             None => no_address_outcome(network, port),
+            Some((_, carrier, _)) if is_down(&carrier.name) => {
+                let name = &carrier.name;
+                TrialOutcome::NotTried(
+                    format!("{name} is down, so it cannot send"),
+                    format!("run: ip link set dev {} up", quote_for_shell(name)),
+                )
+            }
             Some((neighbour, carrier, route_index)) => {
                 other_route_outcome(network, neighbour, &carrier.name, route_index)
             }
@@ -317,7 +332,7 @@ mod tests {
         table: &str,
         leads_by: &dyn Fn(IpAddr) -> Option<u32>,
     ) -> Result<TrafficPath, TrialOutcome> {
-        TrafficPath::find("ens1", &NetworkState::parse(table).unwrap(), leads_by)
+        TrafficPath::find("ens1", &NetworkState::parse(table).unwrap(), leads_by, &|_| false)
     }
 
     fn to(neighbour: [u8; 4], ports: &[&str]) -> Option<TrafficPath> {
@@ -421,6 +436,17 @@ mod tests {
             why,
             "the kernel has no route to 192.0.2.1, which is next to an address of ens1"
         );
+    }
+
+    #[test]
+    fn an_interface_that_is_down_is_told_to_be_set_up() {
+        let network = NetworkState::parse(&format!("{PORTS}address 2 192.0.2.10/24\n")).unwrap();
+        for leads_by in [None, Some(3)] {
+            let found = TrafficPath::find("ens1", &network, &|_| leads_by, &|name| name == "ens1");
+            let (why, remedy) = not_tried(found);
+            assert_eq!(why, "ens1 is down, so it cannot send");
+            assert_eq!(remedy, "run: ip link set dev ens1 up");
+        }
     }
 
     #[test]
