@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
+use onload_host::settings;
 use onload_report::doctor::Check;
 use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
@@ -81,7 +82,13 @@ pub fn run(global: &GlobalArgs, args: &TryArgs, printer: &mut Printer) -> Comman
     trial_device.complete(&inventory)?;
     let devices = trial_device.resolve_devices(&inventory)?;
     require_written(&short, &checks)?;
-    let engine = match choose(&short, &checks, args.engine) {
+    let host = open_traced_host(global)?;
+    let (config, _) = settings::load_leniently(&host, global.config.as_deref())?;
+    let chosen = choose(&short, &checks, args.engine).and_then(|engine| {
+        check_allowed(&short, engine, trial_device.class, &config.annotations.allow)?;
+        Ok(engine)
+    });
+    let engine = match chosen {
         Ok(engine) => engine,
         Err(reason) => {
             if args.format == ListFormat::Json {
@@ -91,7 +98,6 @@ pub fn run(global: &GlobalArgs, args: &TryArgs, printer: &mut Printer) -> Comman
             return Ok(ExitAnswer::NotTried);
         }
     };
-    let host = open_traced_host(global)?;
     let trial = Trial {
         host: &host,
         inventory: &inventory,
@@ -216,6 +222,23 @@ fn choose(
         )),
         (Some((_, None)), None) => Ok(engine),
     }
+}
+
+/// Checks that the operator allows the request, which only containerd's clients make by annotation.
+fn check_allowed(
+    short: &str,
+    engine: TryEngine,
+    class: Class,
+    allow: &[Class],
+) -> Result<(), String> {
+    if engine != TryEngine::Containerd || allow.contains(&class) {
+        return Ok(());
+    }
+    Err(format!(
+        "trying {short} with containerd: not tried, because the operator does not allow class \
+         {class} by annotation; run: onload-ctk runtime configure --runtime containerd --allow \
+         {class}"
+    ))
 }
 
 impl Trial<'_> {
@@ -424,6 +447,19 @@ mod tests {
         let checks = [installed("containerd"), too_old("containerd")];
         let usable: Vec<TryEngine> = TryEngine::usable_engines(&checks).collect();
         assert_eq!(usable, [TryEngine::Containerd]);
+    }
+
+    #[test]
+    fn a_class_that_is_not_allowed_by_annotation_is_not_tried_with_containerd() {
+        let check = |engine, allow: &[Class]| check_allowed("nic=x", engine, Class::Nic, allow);
+        assert_eq!(
+            check(TryEngine::Containerd, &[Class::Vfio]).unwrap_err(),
+            "trying nic=x with containerd: not tried, because the operator does not allow class nic \
+             by annotation; run: onload-ctk runtime configure --runtime containerd --allow nic"
+        );
+        assert_eq!(check(TryEngine::Containerd, &[Class::Nic]), Ok(()));
+        assert_eq!(check(TryEngine::Docker, &[]), Ok(()));
+        assert_eq!(check(TryEngine::Podman, &[]), Ok(()));
     }
 
     #[test]
