@@ -124,9 +124,14 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
         };
         line.push_str(between);
         line.push_str(&part.replacen("Usage:", "usage:", 1));
-        if let Some(meant) = line.strip_prefix(part).and_then(|_| usual_word(part)) {
+        let is_engine = text.contains("onload-ctk try ") && part.contains("'--runtime'");
+        let meant = if is_engine { Some("--engine".to_owned()) } else { usual_word(part) };
+        if let Some(meant) = meant.filter(|_| line == part) {
             line.push_str(&format!("; write {meant}"));
         }
+    }
+    if line.contains("for '--engine <") && line.contains("'cri") {
+        line.push_str("; CRI-O starts only pods: start one with the device instead");
     }
     Some(line)
 }
@@ -139,6 +144,7 @@ fn usual_word(reason: &str) -> Option<String> {
         "list" => "onload-ctk cdi list or onload-ctk lease list",
         "explain" => "onload-ctk container explain",
         "--json" | "-o" | "--output" => "--format json",
+        _ if reason.starts_with("invalid value") => return None,
         engine if Engine::ALL.iter().any(|known| known.name() == engine) => {
             return Some(format!("--runtime {engine}"));
         }
