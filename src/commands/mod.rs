@@ -175,7 +175,10 @@ fn generate_specs(
     let mut specs = generate(inventory, &pools.offered, config, installed)?;
     if classes.contains(&Class::Bundle) {
         for Exclusion { name, reason, .. } in bundle_exclusions(&specs, config, &inventory.drain) {
-            printer.warning(format_args!("bundle {name} is not offered: {reason}"));
+            printer.warning(format_args!(
+                "bundle {name} is not offered: {reason}; \"onload-ctk discover --explain\" says \
+                 more"
+            ));
         }
     }
     specs.retain(|name, _| classes.contains(&name.class));

@@ -96,6 +96,7 @@ fn watch(
     printer: &mut Printer,
 ) -> CommandResult {
     let mut known = BTreeMap::new();
+    let mut is_first = true;
     while !printer.is_closed() {
         let host = open_traced_host(global)?;
         let (inventory, mut report) = read_report(&host, config, printer)?;
@@ -111,10 +112,17 @@ fn watch(
                 print_drained(&inventory, printer)?;
             }
         } else {
+            if let Some(word) = &args.container
+                && is_first
+                && report.containers.is_empty()
+            {
+                printer.note(format_args!("{}; waiting for it", missing_container_message(word)));
+            }
             for line in take_changes(&mut known, &report.containers) {
                 printer.print(format_args!("{time} {}\n", to_one_line(&line)))?;
             }
         }
+        is_first = false;
         printer.flush()?;
         thread::sleep(Duration::from_secs(seconds));
     }
@@ -184,17 +192,20 @@ fn choose(mut containers: Vec<ContainerStatus>, word: &str) -> Result<ContainerS
     let mut chosen = containers.into_iter();
     match (chosen.next(), chosen.next()) {
         (Some(container), None) => Ok(container),
-        (None, _) => bail!(
-            "looking for container {word:?}: no running container of that name uses an onload.dev \
-             device, loads libonload.so or requests a device; \"onload-ctk status\" lists those \
-             that do"
-        ),
+        (None, _) => bail!(missing_container_message(word)),
         (Some(first), Some(second)) => bail!(
             "looking for container {word:?}: it means {} and {}; use more of the id",
             display_name(&first),
             display_name(&second)
         ),
     }
+}
+
+fn missing_container_message(word: &str) -> String {
+    format!(
+        "looking for container {word:?}: no running container of that name uses an onload.dev \
+         device, loads libonload.so or requests a device; \"onload-ctk status\" lists those that do"
+    )
 }
 
 fn display_name(container: &ContainerStatus) -> String {

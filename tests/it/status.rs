@@ -107,6 +107,19 @@ fn a_watch_prints_a_line_for_each_change() {
 }
 
 #[test]
+fn a_watch_of_a_name_that_no_container_has_says_that_it_waits() {
+    let tree = accelerated();
+    let mut child = on(tree.root(), &["status", "rediss", "--watch", "1"]);
+    let mut child = child.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("looking for container \"rediss\": no running container"), "{line}");
+    assert!(line.ends_with("; waiting for it"), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_watch_redraws_a_terminal() {
     let (master, terminal) = terminal(80);
     let tree = accelerated();

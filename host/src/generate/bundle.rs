@@ -78,7 +78,7 @@ impl<'d> BundleSources<'d> {
         }
         if !missing.is_empty() {
             return Err(format!(
-                "{}; \"onload-ctk discover --explain\" says why, or change [bundles.{name}] in {CONFIG_PATH}",
+                "{}; if that is intended, change [bundles.{name}] in {CONFIG_PATH}",
                 ShortList(&missing)
             ));
         }
@@ -261,9 +261,10 @@ mod tests {
             reason,
             [
                 "all: \"all\" is a reserved word; choose another name for the bundle",
-                "count: hugepages 2Mi is not a pool, so *2 is not possible; \"onload-ctk discover \
-                 --explain\" says why, or change [bundles.count] in /etc/onload-ctk/config.toml",
-                "part: nic ens9 not found, profile none-such not found; \"onload-ctk discover --explain\" says why, or change [bundles.part] in /etc/onload-ctk/config.toml",
+                "count: hugepages 2Mi is not a pool, so *2 is not possible; if that is intended, \
+                 change [bundles.count] in /etc/onload-ctk/config.toml",
+                "part: nic ens9 not found, profile none-such not found; if that is intended, \
+                 change [bundles.part] in /etc/onload-ctk/config.toml",
             ]
         );
         assert_eq!(reasons(TWO_NODES, ""), [""; 0]);
