@@ -8,8 +8,8 @@ use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, Typ
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
-    Arg, ArgAction, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches, Parser,
-    Subcommand, ValueEnum, ValueHint,
+    Arg, ArgAction, ArgGroup, ArgMatches, Args, ColorChoice, CommandFactory, FromArgMatches,
+    Parser, Subcommand, ValueEnum, ValueHint,
 };
 use clap_complete::Shell;
 use onload_core::class::Class;
@@ -415,12 +415,14 @@ pub struct DrainArgs {
 
 #[derive(Clone, Debug, Args)]
 #[command(after_long_help = "Example: onload-ctk undrain rdma=mlx5_0")]
+#[command(group(ArgGroup::new("targets").required(true)))]
 pub struct UndrainArgs {
-    /// The drained device, pool or class, as for drain; a class includes its drained devices
-    #[arg(value_name = "NAME", conflicts_with = "all", required_unless_present = "all")]
+    /// The drained device, pool or class, as for drain. Devices that were drained separately from a drained class
+    /// stay drained; if only devices of a class are drained, it means all of these
+    #[arg(value_name = "NAME", conflicts_with = "all", group = "targets")]
     pub names: Vec<String>,
     /// Offer all devices again
-    #[arg(long)]
+    #[arg(long, group = "targets")]
     pub all: bool,
     /// Show what would be offered again
     #[arg(long)]

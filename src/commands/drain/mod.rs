@@ -305,6 +305,15 @@ pub fn undrain(global: &GlobalArgs, args: &UndrainArgs, printer: &mut Printer) -
         }
     })?;
     printer.note(format_args!("{names}: no longer drained"));
+    for ended in targets.iter().filter(|target| target.name().is_none()) {
+        let left = before.for_class(ended.class()).map(|entry| &entry.target);
+        for target in left.filter(|target| !targets.contains(target)) {
+            let word = quote_for_shell(target.to_string());
+            printer.note(format_args!(
+                "{target} is still drained separately; run: onload-ctk undrain {word}"
+            ));
+        }
+    }
     rewrite_specs(&host, &config, printer)?;
     Ok(ExitAnswer::Yes)
 }

@@ -58,9 +58,14 @@ pub(super) fn resolve_drained(
     for word in words {
         let parsed = parse_word(word)?;
         let known = match &parsed {
+            // A device that was drained separately, perhaps for another reason, stays drained.
             TargetWord::Class(class) => {
-                let all = drain.for_class(*class);
-                targets.extend(all.map(|entry| entry.target.clone()));
+                match drain.get(&DrainTarget::new(*class, None)) {
+                    Some(entry) => targets.extend([entry.target.clone()]),
+                    None => {
+                        targets.extend(drain.for_class(*class).map(|entry| entry.target.clone()));
+                    }
+                }
                 continue;
             }
             TargetWord::Device(class, name) => drain.get(&DrainTarget::new(*class, Some(name))),
