@@ -7,11 +7,37 @@ use anyhow::{Result, anyhow, bail};
 use onload_cdi::{NameError, QualifiedName, Registry};
 use onload_core::class::Class;
 use onload_core::request::PREFIX;
+use onload_host::devices::inventory::Inventory;
 use onload_sys::pci::PciAddress;
 
 /// The device without the vendor of its kind, as in `nic=ens1`.
 pub(super) fn strip_vendor(word: &str) -> &str {
     word.strip_prefix(PREFIX).unwrap_or(word)
+}
+
+/// Returns `CLASS=NAME` for a word such as `nic:ens1`, or for the name or the PCI address of one of these devices.
+pub(super) fn suggest_device<'d>(
+    word: &str,
+    mut devices: impl Iterator<Item = (Class, &'d str, Option<PciAddress>)>,
+) -> Option<String> {
+    let short = strip_vendor(word);
+    if let Some((class, name)) = short.split_once(':')
+        && let Some(class) = Class::from_name(class)
+    {
+        return Some(format!("{class}={name}"));
+    }
+    let address: Option<PciAddress> =
+        short.parse().or_else(|_| format!("0000:{short}").parse()).ok();
+    let (class, name, _) = devices.find(|(_, name, pci)| {
+        name.eq_ignore_ascii_case(short) || (address.is_some() && *pci == address)
+    })?;
+    Some(format!("{class}={name}"))
+}
+
+/// [`suggest_device`] of the devices of a host.
+pub(super) fn suggest_host_device(word: &str, inventory: &Inventory) -> Option<String> {
+    let devices = inventory.with_drained();
+    suggest_device(word, devices.map(|device| (device.class, device.name.as_str(), device.pci)))
 }
 
 /// Reads the names of devices of any vendor, of which these are offered.
@@ -29,7 +55,18 @@ fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName
         None => word.to_owned(),
     };
     let read_error = |error: NameError| {
-        anyhow!("reading device {word:?}: {error}; \"onload-ctk cdi list\" shows the names")
+        let devices = registry.devices().filter_map(|device| {
+            let class = Class::from_name(device.name.kind().as_str().strip_prefix(PREFIX)?)?;
+            Some((class, device.name.device().as_str(), None))
+        });
+        match suggest_device(word, devices).filter(|_| !word.contains('=')) {
+            Some(suggestion) => {
+                anyhow!("reading device {word:?}: expected CLASS=NAME, for example {suggestion}")
+            }
+            None => {
+                anyhow!("reading device {word:?}: {error}; \"onload-ctk cdi list\" shows the names")
+            }
+        }
     };
     let name: QualifiedName = qualified.parse().map_err(read_error)?;
     let offered = registry.devices().map(|device| device.name);

@@ -16,7 +16,7 @@ use onload_sys::processes::{Cgroup, ProcessId};
 use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
-use super::device_name::{complete_address, strip_vendor};
+use super::device_name::{complete_address, strip_vendor, suggest_device};
 use super::pools::{PoolHolders, PoolView, print_pools, read_pools};
 use super::{open_host_of_incident, resolve_spec_dirs, scan};
 use crate::cli::{FormatArgs, GlobalArgs, LeaseReleaseArgs, ListFormat};
@@ -197,12 +197,17 @@ pub fn release(
     printer: &mut Printer,
 ) -> CommandResult {
     let name = &args.device;
-    let read_error =
-        || anyhow!("reading device {name:?}: expected CLASS=NAME, for example vfio=0000:81:10.0");
-    let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
     let (host, _) = open_host_of_incident(global, printer)?;
     let leases = leases::open(&host)?;
     let entries = leases.as_ref().map(Leases::list).transpose()?.unwrap_or_default();
+    let read_error = || {
+        let devices = entries.iter().map(|lease| &lease.device);
+        let devices = devices.map(|device| (device.class, device.name.as_str(), None));
+        let suggestion = suggest_device(name, devices);
+        let example = suggestion.as_deref().unwrap_or("vfio=0000:81:10.0");
+        anyhow!("reading device {name:?}: expected CLASS=NAME, for example {example}")
+    };
+    let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
     let known = entries
         .iter()
         .filter(|lease| lease.device.class.as_str() == class)

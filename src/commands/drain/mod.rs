@@ -17,7 +17,7 @@ use onload_host::specdir::{SpecDir, is_daemon_writer};
 use onload_host::{drain, leases};
 use onload_lease::drain::{DrainEntry, DrainList, DrainTarget, MAX_REASON};
 use onload_sys::fs::lock::COMMAND_TIMEOUT;
-use onload_sys::text::{ShortList, format_count};
+use onload_sys::text::{ShortList, format_count, quote_for_shell};
 use serde_json::{Value, json};
 
 use super::generate::{directory_path, find_directory, report};

@@ -13,7 +13,9 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::ShortList;
 
 use crate::commands::MAX_TYPING_ERRORS;
-use crate::commands::device_name::{complete_address, is_address, strip_vendor};
+use crate::commands::device_name::{
+    complete_address, is_address, strip_vendor, suggest_host_device,
+};
 use crate::printer::Printer;
 
 const DISCOVER_HINT: &str = "\"onload-ctk discover\" shows what this host has";
@@ -56,7 +58,13 @@ pub(super) fn resolve_drained(
     let mut host = None;
     let mut targets = BTreeSet::new();
     for word in words {
-        let parsed = parse_word(word)?;
+        let parsed = match parse_word(word) {
+            Ok(parsed) => parsed,
+            Err(_) => {
+                let (inventory, _) = host.get_or_insert_with(&mut discover);
+                parse_word_of_host(word, inventory)?
+            }
+        };
         let known = match &parsed {
             // A device that was drained separately, perhaps for another reason, stays drained.
             TargetWord::Class(class) => {
@@ -122,15 +130,19 @@ fn parse_word(word: &str) -> Result<TargetWord> {
     })
 }
 
-/// Returns the targets that a word refers to on this host, at least one.
-fn resolve_word(word: &str, inventory: &Inventory, pools: &PoolSet) -> Result<Vec<DrainTarget>> {
-    let parsed = parse_word(word).map_err(|error| match similar_name(word, inventory) {
+/// Like [`parse_word`]; the error suggests a device of this host.
+fn parse_word_of_host(word: &str, inventory: &Inventory) -> Result<TargetWord> {
+    parse_word(word).map_err(|error| match suggest_host_device(word, inventory) {
         Some(suggestion) => {
             anyhow::anyhow!("reading {word:?}: expected CLASS=NAME, for example {suggestion}")
         }
         None => error,
-    })?;
-    match parsed {
+    })
+}
+
+/// Returns the targets that a word refers to on this host, at least one.
+fn resolve_word(word: &str, inventory: &Inventory, pools: &PoolSet) -> Result<Vec<DrainTarget>> {
+    match parse_word_of_host(word, inventory)? {
         TargetWord::Class(class) => Ok(vec![DrainTarget::new(class, None)]),
         TargetWord::Function(address) => {
             let known: Vec<String> =
@@ -208,7 +220,7 @@ fn function_targets(address: PciAddress, inventory: &Inventory) -> Vec<DrainTarg
     targets.into_iter().collect()
 }
 
-fn similar_device(
+pub(in crate::commands) fn similar_device(
     class: Class,
     name: &str,
     inventory: &Inventory,
@@ -228,11 +240,4 @@ fn similar_device(
         .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)
         .min()
         .map(|(_, candidate)| candidate.to_owned())
-}
-
-/// Returns `CLASS=NAME` if the word is the name of a device without its class.
-fn similar_name(word: &str, inventory: &Inventory) -> Option<String> {
-    let mut all = inventory.with_drained();
-    let device = all.find(|device| device.name.as_str() == word)?;
-    Some(DrainTarget::new(device.class, Some(word)).to_string())
 }

@@ -6,8 +6,10 @@ use onload_core::pool::ANY;
 use onload_host::devices::LOOPBACK;
 use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::ExclusionSubject;
+use onload_host::pools::PoolSet;
 
-use crate::commands::device_name::{complete_address, strip_vendor};
+use crate::commands::device_name::{complete_address, strip_vendor, suggest_host_device};
+use crate::commands::drain::targets::similar_device;
 
 /// The classes that have a probe.
 const CLASSES: [Class; 5] = [Class::Nic, Class::Rdma, Class::Vfio, Class::Hugepages, Class::Netdev];
@@ -30,6 +32,23 @@ impl TrialDevice {
             bail!("trying {short}: choose one device; \"onload-ctk discover\" lists them");
         }
         Ok(TrialDevice { class, name: name.to_owned() })
+    }
+
+    /// Like [`TrialDevice::read`]; the error suggests a device of this host.
+    pub(super) fn read_on_host(
+        word: &str,
+        discover: impl FnOnce() -> Result<Inventory>,
+    ) -> Result<TrialDevice> {
+        let short = strip_vendor(word);
+        if short.contains('=') {
+            return TrialDevice::read(word);
+        }
+        match discover().ok().and_then(|inventory| suggest_host_device(word, &inventory)) {
+            Some(suggestion) => {
+                bail!("reading device {word:?}: expected CLASS=NAME, for example {suggestion}")
+            }
+            None => TrialDevice::read(word),
+        }
     }
 
     /// Completes a PCI address that was typed without its domain.
@@ -88,11 +107,18 @@ impl TrialDevice {
                  those",
                 self.short_name()
             ),
-            None => bail!(
-                "trying {}: this host does not have it; \"onload-ctk discover --explain\" lists \
-                 the devices",
-                self.short_name()
-            ),
+            None => {
+                let pools = PoolSet::default();
+                let similar = similar_device(self.class, &self.name, inventory, &pools);
+                let suggestion =
+                    similar.map(|name| format!("; did you mean {}={name}?", self.class));
+                bail!(
+                    "trying {}: this host does not have it{}; \"onload-ctk discover --explain\" \
+                     lists the devices",
+                    self.short_name(),
+                    suggestion.unwrap_or_default()
+                )
+            }
         }
     }
 }
@@ -129,6 +155,7 @@ mod tests {
         }
         for (word, why) in [
             ("rdma=gpu-0000:23:00.0", "this host does not have it"),
+            ("rdma=MLX5_0", "this host does not have it; did you mean rdma=mlx5_0?"),
             ("vfio=gpu-0000:13:00.0", "this host does not have it"),
             ("netdev=ens1", "[discover] offer-netdevs"),
             ("rdma=gpu0", "it is not offered: no CDI specification of nvidia.com/gpu"),

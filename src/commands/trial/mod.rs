@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
+use onload_host::pools::discover_with_pools;
 use onload_host::settings;
 use onload_report::doctor::Check;
 use onload_sys::text::quote_for_shell;
@@ -22,7 +23,7 @@ use serde_json::json;
 
 use super::doctor::{check_host, checks_named, format_finding};
 use super::interrupt::Interrupt;
-use super::open_traced_host;
+use super::{open_host, open_traced_host};
 use crate::cli::{GlobalArgs, ListFormat, TryArgs, TryEngine};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::{format_paragraph, to_one_line};
@@ -67,7 +68,10 @@ fn interface(name: &str) -> PathBuf {
 }
 
 pub fn run(global: &GlobalArgs, args: &TryArgs, printer: &mut Printer) -> CommandResult {
-    let mut trial_device = TrialDevice::read(&args.device)?;
+    let mut trial_device = TrialDevice::read_on_host(&args.device, || {
+        let (host, config) = open_host(global)?;
+        Ok(discover_with_pools(&host, &config).0)
+    })?;
     let short = trial_device.short_name();
     if !open_traced_host(global)?.is_running() {
         bail!(
