@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use onload_core::bundle::Bundle;
 use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_host::boot;
@@ -27,7 +28,7 @@ use onload_report::topology::{self, TopologyInput, format_speed};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ErrorChain, format_count};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::generate::{find_directory, write_file};
 use super::pools::{PoolHolders, PoolView, print_pools};
@@ -60,11 +61,13 @@ pub fn run(global: &GlobalArgs, args: &DiscoverArgs, printer: &mut Printer) -> C
         let warnings = exclude_without_hook(&mut inventory, &config.cdi.hook_path);
         inventory.warnings.extend(warnings);
     }
-    if !config.bundles.is_empty() {
+    let mut bundles = config.bundles.clone();
+    if !bundles.is_empty() {
         // Obstacles to all specifications are reported by commands that write them.
         let specs = generate(&inventory, &pools.offered, &config, installed);
-        let bundles = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
-        inventory.not_offered.extend(bundles);
+        let excluded = bundle_exclusions(&specs.unwrap_or_default(), &config, &inventory.drain);
+        bundles.retain(|name, _| !excluded.iter().any(|bundle| bundle.name == *name));
+        inventory.not_offered.extend(excluded);
     }
     printer.end_progress();
     let holders = PoolHolders::read(&host, &pools.offered, printer);
@@ -73,9 +76,10 @@ pub fn run(global: &GlobalArgs, args: &DiscoverArgs, printer: &mut Printer) -> C
     let pool_views: Vec<PoolView<'_>> =
         pool_views.map(|pool| PoolView { is_left_out, ..PoolView::new(pool, &holders) }).collect();
     match args.format {
-        ListFormat::Json => print_json(&inventory.offered_only(), &pool_views, printer)?,
+        ListFormat::Json => print_json(&inventory.offered_only(), &pool_views, &bundles, printer)?,
         ListFormat::Table => {
-            print_tables(&inventory.offered_only(), &pool_views, args.explain, printer)?;
+            print_tables(&inventory.offered_only(), &pool_views, &bundles, printer)?;
+            print_not_offered(&inventory.offered_only(), args.explain, printer)?;
         }
     }
     printer.warnings(&inventory.warnings);
@@ -122,16 +126,34 @@ fn pools_left_out_reason(
     newest.and_then(PoolSet::left_out_reason)
 }
 
-fn print_json(inventory: &Inventory, pools: &[PoolView<'_>], printer: &mut Printer) -> Result<()> {
+fn print_json(
+    inventory: &Inventory,
+    pools: &[PoolView<'_>],
+    bundles: &BTreeMap<String, Bundle>,
+    printer: &mut Printer,
+) -> Result<()> {
     #[derive(Serialize)]
     struct DiscoverOutput<'a> {
         #[serde(flatten)]
         inventory: &'a Inventory,
         pools: Vec<Value>,
+        bundles: Vec<Value>,
     }
     let pools = pools.iter().map(PoolView::to_json).collect();
-    printer.print_json(&DiscoverOutput { inventory, pools })?;
+    let bundles = bundles
+        .iter()
+        .map(|(name, bundle)| json!({"name": name, "devices": list_members(bundle)}))
+        .collect();
+    printer.print_json(&DiscoverOutput { inventory, pools, bundles })?;
     Ok(())
+}
+
+/// Returns the devices of a bundle as CLASS=NAME.
+fn list_members(bundle: &Bundle) -> Vec<String> {
+    let classes = bundle.devices.iter();
+    classes
+        .flat_map(|(class, devices)| devices.iter().map(move |device| format!("{class}={device}")))
+        .collect()
 }
 
 /// A name that promises another format would mislead its reader.
@@ -259,17 +281,23 @@ pub(super) fn print_devices(inventory: &Inventory, printer: &mut Printer) -> Res
 fn print_tables(
     inventory: &Inventory,
     pools: &[PoolView<'_>],
-    explain: bool,
+    bundles: &BTreeMap<String, Bundle>,
     printer: &mut Printer,
 ) -> Result<()> {
     let columns = printer.columns();
     print_devices(inventory, printer)?;
     print_pools("\n", pools, printer)?;
+    if !bundles.is_empty() {
+        let rows =
+            bundles.iter().map(|(name, bundle)| [name.clone(), list_members(bundle).join(", ")]);
+        printer.print(format_args!("\n{HEADING}Bundles{HEADING:#}\n"))?;
+        printer.print(format_table(["NAME", "DEVICES"], rows, columns))?;
+    }
     if !inventory.nics.is_empty() {
         let text = format!("{DIM}{NETWORK}{DIM:#}");
         printer.print(format_args!("\n{}", format_paragraph("", "", &text, columns)))?;
     }
-    print_not_offered(inventory, explain, printer)
+    Ok(())
 }
 
 fn print_products(inventory: &Inventory, printer: &mut Printer) -> Result<()> {
