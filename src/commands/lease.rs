@@ -17,7 +17,9 @@ use onload_sys::text::ErrorChain;
 use serde_json::{Value, json};
 
 use super::device_name::{complete_address, strip_vendor, suggest_device};
-use super::pools::{PoolHolders, PoolView, print_pools, read_pools};
+use super::pools::{
+    HolderNames, PoolHolders, PoolView, print_pools, read_pools, shorten_engine_id,
+};
 use super::{open_host_of_incident, resolve_spec_dirs, scan};
 use crate::cli::{FormatArgs, GlobalArgs, LeaseReleaseArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
@@ -36,7 +38,8 @@ pub fn list(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> Co
         DrainList::default()
     });
     let registry = scan(&resolve_spec_dirs(&host, &[])?, printer);
-    let (pools, holders) = (read_pools(&registry, printer), PoolHolders::new(&entries));
+    let pools = read_pools(&registry, printer);
+    let holders = PoolHolders::new(&entries, HolderNames::read(&host, &entries));
     let pools: Vec<PoolView<'_>> = pools.iter().map(|pool| PoolView::new(pool, &holders)).collect();
     match args.format {
         ListFormat::Table if entries.is_empty() => printer.note("no device is leased"),
@@ -45,7 +48,7 @@ pub fn list(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> Co
             let columns = printer.columns();
             printer.print(format_table(
                 header,
-                entries.iter().map(|entry| entry_row(entry, &drain)),
+                entries.iter().map(|entry| entry_row(entry, &drain, &holders.names)),
                 columns,
             ))?;
         }
@@ -108,7 +111,7 @@ fn state_name(entry: &LeaseEntry) -> &'static str {
     }
 }
 
-fn entry_row(entry: &LeaseEntry, drain: &DrainList) -> [String; 7] {
+fn entry_row(entry: &LeaseEntry, drain: &DrainList, names: &HolderNames) -> [String; 7] {
     let device = format_device(&entry.device);
     let mut state = state_name(entry).to_owned();
     if is_drained(entry, drain) {
@@ -117,10 +120,13 @@ fn entry_row(entry: &LeaseEntry, drain: &DrainList) -> [String; 7] {
     let lease = entry.lease.as_ref().ok();
     let (process, cgroup) = lease.map_or((None, None), holder_process);
     let cells = [
-        lease.map(|lease| lease.container.to_string()),
+        lease.map(|lease| names.display_name(lease.container.as_str())),
         lease.map(|lease| format_age(lease.since)),
         process.map(|process| process.pid.to_string()),
-        cgroup.map(|cgroup| escape_controls(cgroup.path.to_string_lossy())),
+        lease.zip(cgroup).map(|(lease, cgroup)| {
+            let path = escape_controls(cgroup.path.to_string_lossy());
+            shorten_engine_id(&path, lease.container.as_str())
+        }),
         lease.and_then(short_ticket).map(str::to_owned),
     ];
     let [container, since, process, cgroup, ticket] =

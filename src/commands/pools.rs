@@ -1,10 +1,11 @@
 //! Pools as commands show them: which members are free, and which containers have the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use onload_cdi::Registry;
 use onload_core::class::Class;
+use onload_core::container_id::short_id;
 use onload_core::device_id::DeviceId;
 use onload_core::nearness::Nearness;
 use onload_core::pool::{Pool, PoolMember, UNCOUNTED};
@@ -12,13 +13,14 @@ use onload_host::host::Host;
 use onload_host::leases;
 use onload_host::pools::NamedPool;
 use onload_lease::LeaseEntry;
+use onload_report::status::find_names;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{ErrorChain, ShortList, format_count};
 use serde_json::{Value, json};
 
 use super::reasons::{format_ranges, name_pattern};
 use crate::layout::format_table;
-use crate::printer::{HEADING, Printer};
+use crate::printer::{HEADING, Printer, escape_controls};
 
 /// Holders of one member that are named; of more only their number is shown.
 const NAMED: usize = 3;
@@ -33,27 +35,68 @@ fn bus_pattern(name: &str) -> String {
     }
 }
 
+/// The names of containers by ID, as their engines keep them.
+#[derive(Debug, Default)]
+pub(super) struct HolderNames(BTreeMap<String, String>);
+
+impl HolderNames {
+    pub(super) fn read(host: &Host, entries: &[LeaseEntry]) -> HolderNames {
+        let leases = entries.iter().filter_map(|entry| entry.lease.as_ref().ok());
+        let ids: BTreeSet<&str> = leases.map(|lease| lease.container.as_str()).collect();
+        if ids.is_empty() {
+            return HolderNames::default();
+        }
+        HolderNames(find_names(host, &ids).unwrap_or_default())
+    }
+
+    /// Returns the name of a container, or the start of an ID that an engine made.
+    pub(super) fn display_name(&self, id: &str) -> String {
+        match self.0.get(id) {
+            Some(name) => escape_controls(name),
+            None if is_engine_id(id) => short_id(id).to_owned(),
+            None => id.to_owned(),
+        }
+    }
+}
+
+/// Shortens an ID that an engine made in the path of the container's control group.
+pub(super) fn shorten_engine_id(path: &str, id: &str) -> String {
+    if is_engine_id(id) {
+        path.replace(id, &format!("{}…", short_id(id)))
+    } else {
+        path.to_owned()
+    }
+}
+
+fn is_engine_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 #[derive(Debug)]
-pub(super) struct PoolHolders(Option<BTreeMap<DeviceId, Vec<String>>>);
+pub(super) struct PoolHolders {
+    /// The IDs of the containers that hold a device. `None` if that is unknown.
+    by_device: Option<BTreeMap<DeviceId, Vec<String>>>,
+    pub(super) names: HolderNames,
+}
 
 impl PoolHolders {
     /// The holders by the leases of a host, where there are pools. Prints the reason if they cannot be read.
     pub(super) fn read(host: &Host, pools: &[NamedPool], printer: &mut Printer) -> PoolHolders {
         if pools.is_empty() {
-            return PoolHolders::new(&[]);
+            return PoolHolders::new(&[], HolderNames::default());
         }
         match leases::list(host) {
-            Ok(entries) => PoolHolders::new(&entries),
+            Ok(entries) => PoolHolders::new(&entries, HolderNames::read(host, &entries)),
             Err(error) => {
                 printer.warning(format_args!(
                     "could not determine which pool members are free: {error:#}"
                 ));
-                PoolHolders(None)
+                PoolHolders { by_device: None, names: HolderNames::default() }
             }
         }
     }
 
-    pub(super) fn new(entries: &[LeaseEntry]) -> PoolHolders {
+    pub(super) fn new(entries: &[LeaseEntry], names: HolderNames) -> PoolHolders {
         let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
         for entry in entries.iter().filter(|entry| !entry.has_ended) {
             let container = match &entry.lease {
@@ -63,7 +106,7 @@ impl PoolHolders {
             let device_holders = holders.entry(entry.device.clone()).or_default();
             device_holders.push(container);
         }
-        PoolHolders(Some(holders))
+        PoolHolders { by_device: Some(holders), names }
     }
 }
 
@@ -83,7 +126,7 @@ impl<'a> PoolView<'a> {
     /// `None` where that is not known.
     fn holders(&self, member: &PoolMember) -> Option<&'a [String]> {
         let device = DeviceId { class: self.named_pool.class, name: member.name.clone() };
-        Some(self.holders.0.as_ref()?.get(&device).map_or(&[], Vec::as_slice))
+        Some(self.holders.by_device.as_ref()?.get(&device).map_or(&[], Vec::as_slice))
     }
 
     fn free_count(&self) -> Option<usize> {
@@ -153,7 +196,10 @@ impl<'a> PoolView<'a> {
                     format_count(holders.len(), "container", "containers")
                 )
             }
-            Some(holders) => format!("{} ({})", member.name, holders.join(", ")),
+            Some(holders) => {
+                let names = holders.iter().map(|id| self.holders.names.display_name(id));
+                format!("{} ({})", member.name, names.collect::<Vec<_>>().join(", "))
+            }
         }
     }
 

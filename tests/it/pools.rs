@@ -5,10 +5,12 @@
 use std::fs;
 use std::path::Path;
 
+use crate::common::hosts::x2;
 use crate::common::{
     Commands, Run, Tree, device_names, each, every_host, on, run, run_unprivileged, specs_in, text,
 };
-use serde_json::Value;
+use crate::status::process;
+use serde_json::{Value, json};
 
 /// A command on a host that has this configuration.
 fn with_config(root: &Path, config: &str, args: &[&str]) -> Run {
@@ -43,6 +45,41 @@ fn the_members_of_any_are_the_devices_of_the_specification() {
         }
     }
     assert!(compared > 30, "{compared}");
+}
+
+#[test]
+fn a_holder_is_shown_by_its_name_or_else_by_a_short_id() {
+    let tree = x2();
+    tree.boot("this-boot");
+    let (redis, other) = ("3f2a".repeat(16), "5f0c".repeat(16));
+    process(&tree, 1, None, "systemd");
+    process(&tree, 77, Some(&redis), "redis");
+    let docker = format!("/var/lib/docker/containers/{redis}");
+    tree.file(&format!("{docker}/config.v2.json"), "{\"Name\": \"/redis\"}");
+    for (slot, id) in [&redis, &other].into_iter().enumerate() {
+        let lease = json!({
+            "version": 1,
+            "boot": "this-boot",
+            "container": id,
+            "bundle": "/b",
+            "holder": {"init": {
+                "process": {"pid": 77, "startTime": 700, "pidNamespace": 7},
+                "cgroup": {"path": format!("/sys/fs/cgroup/docker-{id}.scope"), "inode": 3},
+            }},
+            "entryPoint": "createRuntime",
+            "since": 1_700_000_000,
+            "facts": {},
+        });
+        let file = format!("/run/onload-ctk/@leases/nic=enp59s0f0np0#{slot}");
+        tree.file(&file, lease.to_string());
+    }
+    let list = tree.run(&["lease", "list"]).done().stdout;
+    for shown in [" redis ", " 5f0c5f0c5f0c ", "/docker-3f2a3f2a3f2a….scope"] {
+        assert!(list.contains(shown), "{list}");
+    }
+    assert!(!list.contains(&redis) && !list.contains(&other), "{list}");
+    let found = with_config(tree.root(), "[leases]\nshare = { nic = 2 }\n", &["discover"]).stdout;
+    assert!(found.contains("enp59s0f0np0 (redis, 5f0c5f0c5f0c)"), "{found}");
 }
 
 /// An old engine refuses a whole file, and must not lose devices by a pool.

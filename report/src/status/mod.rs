@@ -31,7 +31,7 @@ mod test_hostile_containers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::class::Class;
@@ -176,6 +176,27 @@ pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
     }
     grantees.sort();
     Ok(grantees)
+}
+
+/// Returns the names of root's running containers with these IDs, by ID. No process is looked into.
+pub fn find_names(
+    host: &Host,
+    ids: &BTreeSet<&str>,
+) -> Result<BTreeMap<String, String>, HostError> {
+    let dirs = ContainerDirs::read(host);
+    let (groups, _) = group_processes(host, &dirs, &[])?;
+    let mut names = ContainerNames::new(host, dirs);
+    let mut found = BTreeMap::new();
+    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
+        if !ids.contains(group.id.as_str()) {
+            continue;
+        }
+        let config = names.read_config(group.engine, &group.id);
+        if let Some(name) = names.find(group.engine, &group.id, None, config.as_ref()) {
+            found.insert(group.id, name);
+        }
+    }
+    Ok(found)
 }
 
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
