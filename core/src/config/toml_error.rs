@@ -23,10 +23,23 @@ pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
     let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
         Some("duplicate key") => {
             let duplicate = error.span().and_then(|span| text.get(span)).unwrap_or("it");
-            format!("{} already exists; write each key and section only once", duplicate.trim())
+            let first = offset.and_then(|offset| find_first_line(text, offset));
+            let first = first.map(|line| format!(" in line {line}")).unwrap_or_default();
+            format!(
+                "{} already exists{first}; write each key and section only once",
+                duplicate.trim()
+            )
         }
         first => reword_for_toml(first.unwrap_or_default()),
     });
+    let is_page_count = key.as_deref().is_some_and(|key| key.starts_with("host.hugepages."));
+    let message = match message.strip_prefix("expected a table, found integer `") {
+        Some(count) if is_page_count => format!(
+            "{message}; give each NUMA node its pages, for example {{ 0 = {} }}",
+            count.trim_end_matches('`')
+        ),
+        _ => message,
+    };
     error_at(text, offset.unwrap_or_default(), key.as_deref(), &message)
 }
 
@@ -62,6 +75,17 @@ fn key_at(table: &DeTable<'_>, offset: usize) -> Option<String> {
             None => None,
         }
     })
+}
+
+/// Returns the line, counted from 1, of an earlier header or key like that at the offset.
+fn find_first_line(text: &str, offset: usize) -> Option<usize> {
+    fn head(line: &str) -> &str {
+        line.split([']', '=']).next().unwrap_or_default().trim()
+    }
+    let start = text.get(..offset)?.rfind('\n').map_or(0, |newline| newline + 1);
+    let duplicate = head(text.get(start..)?.lines().next()?);
+    let earlier = text.get(..start)?.lines().zip(1..);
+    earlier.filter(|(line, _)| head(line) == duplicate).last().map(|(_, number)| number)
 }
 
 /// Recognizes a common mistake at the offset where the parser failed, and returns the message with
