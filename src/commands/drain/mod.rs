@@ -1,7 +1,7 @@
 //! `drain`: withdraws devices from new containers, and lists the present holders. `undrain` offers them again.
 
 mod holders;
-mod targets;
+pub(super) mod targets;
 
 use std::thread;
 use std::time::{Duration, Instant};
