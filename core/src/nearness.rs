@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_sys::cpu_list::format_list;
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, parse_decimal};
@@ -51,10 +50,7 @@ impl Nearness {
         if self.gpus.is_empty() {
             return BTreeMap::new();
         }
-        let ranges = self.nics.iter().map(|members| {
-            format_list(&members.iter().filter_map(|member| u32::try_from(*member).ok()).collect())
-        });
-        let ranges: Vec<String> = ranges.collect();
+        let ranges: Vec<String> = self.nics.iter().map(|members| format_ranges(members)).collect();
         let nics = ranges.join(" ");
         let gpus: Vec<String> =
             self.gpus.iter().map(|(address, gpu)| gpu.to_annotation(*address)).collect();
@@ -161,6 +157,19 @@ fn split_words<'a>(
         .into_iter()
         .filter(|text| !text.is_empty())
         .flat_map(|text| text.split(' '))
+}
+
+/// Formats indexes in their order, which is one of preference, for example as `0-63,128` or `3,2`.
+fn format_ranges(indexes: &[usize]) -> String {
+    let runs: Vec<String> = indexes
+        .chunk_by(|index, next| index + 1 == *next)
+        .map(|run| match run {
+            [first, .., last] => format!("{first}-{last}"),
+            [index] => index.to_string(),
+            [] => String::new(),
+        })
+        .collect();
+    runs.join(",")
 }
 
 fn parse_ranges(word: &str, members: usize) -> Option<Vec<usize>> {
