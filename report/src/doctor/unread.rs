@@ -29,7 +29,7 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
         .filter(|text| CONFIG_WARNINGS.iter().any(|start| text.starts_with(start)))
         .cloned()
         .chain(bundles)
-        // What they miss may be among the paths that could not be read.
+        // The missing ones may be among the paths that could not be read.
         .filter(|_| inventory.unread.is_empty())
         .map(|text| Finding::warn(text, edit()).with_path(context.config_file));
     let mut findings: Vec<Finding> = problems.chain(warnings).collect();
