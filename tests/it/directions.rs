@@ -83,7 +83,8 @@ fn modules(src: &str) -> Modules {
 }
 
 fn is_for_tests(line: &str) -> bool {
-    let attributes = ["#[cfg(test)]", "#[cfg(all(test,", "#[test]"];
+    let attributes =
+        ["#[cfg(test)]", "#[cfg(all(test,", "#[test]", "#[cfg(feature = \"stand-ins\")]"];
     attributes.iter().any(|attribute| line.trim_start().starts_with(attribute))
 }
 

@@ -36,7 +36,7 @@ use super::netns::{self, Netns};
 use crate::config::config_file;
 use crate::record::container_dir::open_run;
 use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
-use crate::record::sweep::random_index;
+use crate::record::listing::random_index;
 
 /// Limit for waiting, at a container's start or end, for a device whose namespace has ended: the kernel returns it with
 /// a delay.

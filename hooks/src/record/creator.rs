@@ -13,12 +13,16 @@ use rustix::fs::stat;
 use serde::{Deserialize, Serialize};
 
 use super::init::{InitProcess, has_ended};
-use super::runtime_record::DEFAULT_ROOTS;
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
 
 const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+
+/// The directories in which runc, crun and youki keep their containers without `--root`. The last one is crun's with
+/// root's XDG_RUNTIME_DIR.
+pub(crate) const DEFAULT_ROOTS: [&str; 4] =
+    ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
 /// The next step of the process that creates the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

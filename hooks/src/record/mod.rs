@@ -6,6 +6,7 @@ pub(crate) mod container_record;
 pub(crate) mod creator;
 pub(crate) mod init;
 pub mod lease;
+pub(crate) mod listing;
 mod pod;
 pub mod runtime_record;
 pub(crate) mod sweep;

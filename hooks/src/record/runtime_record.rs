@@ -27,15 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use super::container_dir::open_run;
 use super::container_record::read_bytes;
-use super::sweep::{list_entries, random_index};
+use super::creator::DEFAULT_ROOTS;
+use super::listing::{list_entries, random_index};
 
 /// The directory of the records in [`RUN_DIR`]; no container id contains that character.
 pub const NAME: &str = "@runtimes";
-
-/// The directories in which runc, crun and youki keep their containers without `--root`. The last one is crun's with
-/// root's XDG_RUNTIME_DIR.
-pub(crate) const DEFAULT_ROOTS: [&str; 4] =
-    ["/run/runc", "/run/crun", "/run/youki", "/run/user/0/crun"];
 
 const DEFAULT_ROOTED: [&str; 3] = ["runc", "crun", "youki"];
 

@@ -1,9 +1,8 @@
 //! `poststop`: removes what was created for a container under /run/onload-ctk, and nothing else. It also removes what is
 //! left of containers that never had a poststop. No lease ends here: a container may live on without its first process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
@@ -11,7 +10,6 @@ use onload_core::timestamp::since_boot_ms;
 use onload_lease::run_dir::RunDir;
 use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::fs::atomic::is_temporary_name;
-use onload_sys::fs::list::each_name;
 use onload_sys::fs::lock::{Lock, LockMode, START_TIMEOUT};
 use onload_sys::text::ErrorChain;
 use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
@@ -19,6 +17,7 @@ use rustix::io::Errno;
 
 use super::container_record::{self, ContainerRecord, CreatedPaths, LiveInjection};
 use super::init::has_ended;
+use super::listing::{list_entries, random_index};
 use super::{lease, targets};
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -75,11 +74,6 @@ fn list_others(run: &RunDir, except: Option<&ContainerId>) -> Vec<ContainerId> {
         .filter_map(|name| name.parse().ok())
         .filter(|id| Some(id) != except)
         .collect()
-}
-
-pub(crate) fn random_index() -> usize {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    usize::try_from(now.map_or(0, |now| now.subsec_nanos())).unwrap_or_default()
 }
 
 fn sweep_locked(run: &RunDir, ids: &[ContainerId], chance: usize, lock: &Lock) {
@@ -268,16 +262,6 @@ fn list_remaining(dir: &OwnedFd) -> Vec<String> {
     let mut names = list_entries(dir);
     names.retain(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
     names.sort_unstable();
-    names
-}
-
-pub(super) fn list_entries(dir: impl AsFd) -> Vec<String> {
-    let mut names = Vec::new();
-    // A directory that cannot be listed counts as empty.
-    let _ = each_name(dir, &mut |name| {
-        names.push(String::from_utf8_lossy(name).into_owned());
-        true
-    });
     names
 }
 

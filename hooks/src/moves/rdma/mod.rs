@@ -1,6 +1,7 @@
 //! The [lifecycle](super::lifecycle) of an RDMA device in netns mode exclusive. A move recreates its nodes, so the
 //! nodes for a container are known only afterwards.
 
+mod access;
 mod kernel;
 pub(super) mod ops;
 mod usage;
@@ -16,11 +17,6 @@ use onload_sys::pci::PciAddress;
 use rustix::io::Errno;
 
 pub use ops::NetnsRdmaDevice;
-
-#[cfg(feature = "stand-ins")]
-use super::stand_ins::rdma as access;
-#[cfg(not(feature = "stand-ins"))]
-use ops as access;
 
 use super::lifecycle::{
     ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,

@@ -3,7 +3,8 @@
 
 use onload_sys::error::{Context as _, Result, bail};
 
-use super::{NetnsRdmaDevice, access};
+use super::access;
+use super::ops::NetnsRdmaDevice;
 use crate::moves::interface::{check_unused, find_opener};
 use crate::moves::netns::{Netns, SearchDepth};
 

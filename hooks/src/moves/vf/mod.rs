@@ -1,6 +1,7 @@
 //! A virtual function of class vfio that is set up for its container. It stays on the host; in its
 //! [lifecycle](super::lifecycle) only its settings change.
 
+mod access;
 mod iommu_group;
 pub(super) mod kernel;
 mod settings;
@@ -10,11 +11,7 @@ use onload_lease::{SavedFunction, SavedState};
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::pci::PciAddress;
 
-#[cfg(feature = "stand-ins")]
-use super::stand_ins::vf as access;
 use iommu_group::check_alone;
-#[cfg(not(feature = "stand-ins"))]
-use kernel as access;
 pub(crate) use settings::VfAccess;
 pub(super) use settings::{examine, restore_settings, set_up};
 
