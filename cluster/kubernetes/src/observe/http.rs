@@ -46,7 +46,7 @@ pub async fn serve(listen: (ListenAddress, &'static str), daemon: Daemon) {
     while let Err(error) = serve_at(&listen, &daemon).await {
         let text = format!("{error:#}");
         if last_message.is_new(&text) {
-            tracing::error!(error = %text, "serving metrics failed; trying again");
+            tracing::error!(error = %text, "serving metrics and health failed; trying again");
         }
         sleep(RETRY_INTERVAL).await;
     }

@@ -539,13 +539,13 @@ async fn an_address_that_is_in_use_stops_no_device() {
     });
     kubelet.registered(VFIO).await;
     let setting = "change --listen or ONLOAD_KUBERNETES_LISTEN";
-    daemon.logged(&["serving metrics failed; trying again", &address, setting]);
+    daemon.logged(&["serving metrics and health failed; trying again", &address, setting]);
     // The probes ask elsewhere.
     daemon.logged(&["serving /metrics", "health.sock"]);
     assert_eq!(daemon.health(&[]), (Some(0), "ok\n".to_owned()));
     drop(other);
     daemon.logged(&["serving /metrics", &address]);
-    assert_eq!(daemon.count(&["serving metrics failed"]), 1);
+    assert_eq!(daemon.count(&["serving metrics and health failed"]), 1);
 }
 
 #[test]
@@ -557,7 +557,7 @@ fn an_address_of_the_configuration_that_is_in_use_is_named_with_its_key() {
     let mut daemon = Daemon::with(&host, |command| {
         command.env_remove("ONLOAD_KUBERNETES_LISTEN");
     });
-    daemon.logged(&["serving metrics failed", "change [kubernetes] listen"]);
+    daemon.logged(&["serving metrics and health failed", "change [kubernetes] listen"]);
 }
 
 #[test]

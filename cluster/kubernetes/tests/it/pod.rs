@@ -477,7 +477,7 @@ async fn without_a_directory_of_its_own_the_daemon_cannot_be_asked() {
     }
     let node = Node::new();
     let running = Made::for_node(&node, "daemon").without("health").start();
-    running.says("serving health failed; trying again");
+    running.says("serving metrics and health failed; trying again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
