@@ -337,7 +337,7 @@ impl EngineSetup {
         }
     }
 
-    /// Removes our settings: restores the original file if nobody changed it since, or else removes
+    /// Removes our settings: restores the original file if it was not changed since, or else removes
     /// only our entries. While containers have recorded the runtime (`keep`), its entry and the
     /// backup stay. If this fails, the file must not be changed.
     pub fn remove(&self, files: &EngineFiles, keep: KeptPart) -> Result<FileDecision> {
