@@ -15,16 +15,20 @@ use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
 use crate::printer::{Printer, log_access};
 
-/// Reads a configuration file as strictly as every command that uses it. Returns its path, and its text if it exists.
-fn read_valid(global: &GlobalArgs, config_file: Option<&Path>) -> Result<(String, Option<String>)> {
+/// Reads a configuration file as strictly as every command that uses it. Returns its path, its text if it exists, and the
+/// configuration.
+fn read_valid(
+    global: &GlobalArgs,
+    config_file: Option<&Path>,
+) -> Result<(String, Option<String>, Config)> {
     let host = open_traced_host(global)?;
     if let Some(path) = config_file.filter(|_| global.verbose) {
         log_access(path, ReadAccess::Read);
     }
     let path = settings::config_path(&host, config_file);
     let text = settings::read(&host, config_file)?;
-    settings::parse(text.as_deref().unwrap_or_default(), &path)?;
-    Ok((path.display().to_string(), text))
+    let config = settings::parse(text.as_deref().unwrap_or_default(), &path)?;
+    Ok((path.display().to_string(), text, config))
 }
 
 /// Settings, and the environment variables that take precedence over them.
@@ -34,7 +38,7 @@ const VARIABLES: [(&str, &str); 2] = [
 ];
 
 pub fn show(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> CommandResult {
-    let (path, text) = read_valid(global, global.config.as_deref())?;
+    let (path, text, _) = read_valid(global, global.config.as_deref())?;
     let mut settings = list_settings(text.as_deref().unwrap_or_default())?;
     for setting in &mut settings {
         let variable = VARIABLES.iter().find(|(name, _)| *name == setting.name);
@@ -95,12 +99,11 @@ pub fn validate(
     printer: &mut Printer,
 ) -> CommandResult {
     let config_file = args.file.as_deref().or(global.config.as_deref());
-    let (path, text) = read_valid(global, config_file)?;
-    let Some(text) = text else {
+    let (path, text, config) = read_valid(global, config_file)?;
+    if text.is_none() {
         printer.note(format_args!("{path} does not exist"));
         return Ok(ExitAnswer::Yes);
-    };
-    let config = Config::parse(&text)?;
+    }
     let pools = config.pools.keys().map(|name| ("pools", name));
     for (section, name) in pools.chain(config.bundles.keys().map(|name| ("bundles", name))) {
         if let Err(problem) = check_name(name) {

@@ -207,8 +207,8 @@ pub fn release(
     let leases = leases::open(&host)?;
     let entries = leases.as_ref().map(Leases::list).transpose()?.unwrap_or_default();
     let read_error = || {
-        let devices = entries.iter().map(|lease| &lease.device);
-        let devices = devices.map(|device| (device.class, device.name.as_str(), None));
+        let devices =
+            entries.iter().map(|lease| (lease.device.class, lease.device.name.as_str(), None));
         let suggestion = suggest_device(name, devices);
         let example = suggestion.as_deref().unwrap_or("vfio=0000:81:10.0");
         anyhow!("reading device {name:?}: expected CLASS=NAME, for example {example}")

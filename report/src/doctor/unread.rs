@@ -3,7 +3,7 @@
 use onload_host::generate::{InstalledFiles, bundle_exclusions, generate};
 
 use super::check::{Finding, Remedy};
-use super::context::{CheckContext, Findings};
+use super::context::{CheckContext, Findings, HostResult};
 
 /// The beginnings of discovery's warnings that an edit of the configuration answers.
 const CONFIG_WARNINGS: [&str; 4] = ["[discover]", "[netdev.", "pool ", "pools "];
@@ -18,17 +18,12 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
         Finding::fail(text, edit()).with_path(context.config_file)
     });
     let inventory = context.inventory;
-    let installed = InstalledFiles::read(context.host, context.config)?;
-    let specs = generate(inventory, &context.pools.offered, context.config, installed);
-    let bundles = bundle_exclusions(&specs.unwrap_or_default(), context.config, &inventory.drain)
-        .into_iter()
-        .map(|bundle| format!("bundle {} is not offered: {}", bundle.name, bundle.reason));
     let warnings = inventory
         .warnings
         .iter()
         .filter(|text| CONFIG_WARNINGS.iter().any(|start| text.starts_with(start)))
         .cloned()
-        .chain(bundles)
+        .chain(describe_missing_bundles(context)?)
         // The missing ones may be among the paths that could not be read.
         .filter(|_| inventory.unread.is_empty())
         .map(|text| Finding::warn(text, edit()).with_path(context.config_file));
@@ -38,6 +33,19 @@ pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
         findings.push(pass.with_path(context.config_file));
     }
     Ok(findings)
+}
+
+fn describe_missing_bundles(context: &CheckContext<'_>) -> HostResult<Vec<String>> {
+    if context.config.bundles.is_empty() {
+        return Ok(Vec::new());
+    }
+    let inventory = context.inventory;
+    let installed = InstalledFiles::read(context.host, context.config)?;
+    let specs = generate(inventory, &context.pools.offered, context.config, installed);
+    Ok(bundle_exclusions(&specs.unwrap_or_default(), context.config, &inventory.drain)
+        .into_iter()
+        .map(|bundle| format!("bundle {} is not offered: {}", bundle.name, bundle.reason))
+        .collect())
 }
 
 pub(super) fn check_discovery(context: &CheckContext<'_>) -> Findings {
