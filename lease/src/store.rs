@@ -169,7 +169,7 @@ impl Leases {
         self.remove_each(&ended)
     }
 
-    /// Removes lease files. One that cannot be removed does not keep the others; its error is returned.
+    /// Removes lease files. Continues after a file that cannot be removed, and returns that error.
     pub(super) fn remove_each(&self, slots: &[(DeviceId, Slot)]) -> Result<()> {
         let mut result = Ok(());
         for (device, slot) in slots {

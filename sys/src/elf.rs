@@ -297,8 +297,8 @@ impl ReadCacheOps for BlockReader<'_> {
                 self.blocks.insert(start, block);
             }
             let within = usize::try_from(within).map_err(|_| ())?;
-            let rest = self.blocks.get(&start).and_then(|block| block.get(within..));
-            let rest = rest.unwrap_or_default();
+            let rest =
+                self.blocks.get(&start).and_then(|block| block.get(within..)).unwrap_or_default();
             let count = rest.len().min(buffer.len());
             buffer[..count].copy_from_slice(&rest[..count]);
             count

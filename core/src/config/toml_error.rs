@@ -23,8 +23,10 @@ pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
     let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
         Some("duplicate key") => {
             let duplicate = error.span().and_then(|span| text.get(span)).unwrap_or("it");
-            let first = offset.and_then(|offset| find_first_line(text, offset));
-            let first = first.map(|line| format!(" in line {line}")).unwrap_or_default();
+            let first = offset
+                .and_then(|offset| find_first_line(text, offset))
+                .map(|line| format!(" in line {line}"))
+                .unwrap_or_default();
             format!(
                 "{} already exists{first}; write each key and section only once",
                 duplicate.trim()

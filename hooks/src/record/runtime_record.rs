@@ -1,7 +1,7 @@
 //! Records which runtime created a container, for as long as the container lives: later commands for it must reach the
 //! same runtime, even if the configuration has changed.
 //!
-//! Each container has one file, whose name consists of the container's id and the value of `--root`, since two engines may
+//! Each container has one file. Its name consists of the container's id and the value of `--root`, since two engines may
 //! use the same id.
 
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ pub const CONFIGURED: &str = "@configured";
 /// The newest version of a record that this code understands.
 const VERSION: u32 = 1;
 
-/// One start in this many, chosen at random, searches for records of containers that are gone.
+/// Every second start on average searches for records of containers that are gone.
 const SWEEP_ONE_IN: usize = 2;
 
 /// Records that are examined then. Together with [`SWEEP_ONE_IN`], that is two for each record written, so among many
@@ -162,8 +162,9 @@ fn read_in(dir: &OwnedFd, name: &str) -> Result<Option<RuntimeRecord>> {
     bytes.map(|bytes| RuntimeRecord::parse(&bytes)).transpose().with_context(failed)
 }
 
-/// Replaces a record at once. The directory is empty after a boot, so nothing is synchronised. It is root's alone: a file
-/// with this process's temporary name is left from a killed one.
+/// Replaces a record by rename. Unlike [`onload_sys::fs::atomic::TempFile`] it does not synchronise the file, since the
+/// directory is empty after a boot, and uses a name that others can guess, since only root can write in the directory. A
+/// killed process may have left a file of that name.
 fn write_in(dir: &OwnedFd, name: &str, record: &RuntimeRecord) -> Result<()> {
     let failed = || format!("writing {:?}", Path::new(RUN_DIR).join(NAME).join(name));
     let bytes = versioned::to_bytes(VERSION, record).with_context(failed)?;
@@ -281,11 +282,11 @@ fn is_stale(dir: &OwnedFd, name: &str, id: Option<&str>, root: Option<&OsStr>, n
         let made = u64::try_from(stat.st_mtime).unwrap_or_default();
         now.saturating_sub(made) >= SWEEP_AFTER
     });
-    let is_gone = |id| {
-        !state_directories(root, id).any(|state| may_exist(&state))
-            && (root.is_some() || has_default_root(dir, name))
-    };
-    is_old && id.is_none_or(is_gone)
+    is_old
+        && id.is_none_or(|id| {
+            !state_directories(root, id).any(|state| may_exist(&state))
+                && (root.is_some() || has_default_root(dir, name))
+        })
 }
 
 /// Whether a record is for a runtime that is known to keep its containers in a default directory.

@@ -362,15 +362,16 @@ fn truncate(nearness: Nearness, room: usize) -> Nearness {
 /// Returns warnings for pools with common exclusive members. Leases prevent double use, but neither pool has as many
 /// members as it seems.
 fn find_overlaps(pools: &[NamedPool]) -> Vec<String> {
-    let exclusive = pools.iter().filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY);
-    let exclusive: Vec<(&NamedPool, BTreeSet<&str>)> = exclusive
+    let exclusive: Vec<(&NamedPool, BTreeSet<&str>)> = pools
+        .iter()
+        .filter(|pool| pool.pool.share == 1 && pool.name.as_str() != ANY)
         .map(|pool| (pool, pool.pool.members.iter().map(|member| member.name.as_str()).collect()))
         .collect();
     let mut warnings = Vec::new();
     for (index, (one, members)) in exclusive.iter().enumerate() {
         for (other, other_members) in &exclusive[index + 1..] {
-            let common = members.intersection(other_members).map(ToString::to_string);
-            let common: Vec<String> = common.collect();
+            let common: Vec<String> =
+                members.intersection(other_members).map(ToString::to_string).collect();
             if !common.is_empty() {
                 let (class, common) = (one.class, ShortList(&common));
                 warnings.push(format!(

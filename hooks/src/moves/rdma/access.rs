@@ -1,4 +1,4 @@
-//! The kernel's RDMA devices, or the stand-ins that tests install for them.
+//! Access to RDMA devices: the kernel's, or in tests to stand-ins.
 
 #[cfg(not(feature = "stand-ins"))]
 pub(super) use super::ops::*;
