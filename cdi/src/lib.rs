@@ -71,7 +71,7 @@ mod version;
 #[cfg(feature = "yaml")]
 mod yaml;
 
-pub use name::{DeviceName, HookName, Kind, LenientName, NameError, QualifiedName};
+pub use name::{DeviceName, HookName, Kind, NameError, QualifiedName};
 pub use parse::{JsonError, ParseError, from_json, to_json};
 #[cfg(feature = "yaml")]
 pub use parse::{YamlError, from_yaml, to_yaml};

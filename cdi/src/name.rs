@@ -6,7 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 /// Why a text is not a name.
@@ -82,6 +81,11 @@ macro_rules! text_newtype {
                 text.parse()
             }
         }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
     };
 }
 
@@ -136,28 +140,10 @@ impl FromStr for DeviceName {
 /// `vendor/class=device`: the name by which a device is requested.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
-    kind: Kind,
-    device: DeviceName,
-}
-
-impl QualifiedName {
-    /// Creates the qualified name of a device.
-    #[must_use]
-    pub fn new(kind: Kind, device: DeviceName) -> Self {
-        Self { kind, device }
-    }
-
     /// The kind.
-    #[must_use]
-    pub fn kind(&self) -> &Kind {
-        &self.kind
-    }
-
+    pub kind: Kind,
     /// The device's name in its kind.
-    #[must_use]
-    pub fn device(&self) -> &DeviceName {
-        &self.device
-    }
+    pub device: DeviceName,
 }
 
 impl fmt::Display for QualifiedName {
@@ -251,6 +237,12 @@ text_enum! {
     }
 }
 
+impl From<HookName> for String {
+    fn from(name: HookName) -> String {
+        name.as_str().to_owned()
+    }
+}
+
 impl FromStr for HookName {
     type Err = NameError;
 
@@ -259,92 +251,5 @@ impl FromStr for HookName {
             let all = Self::ALL.map(Self::as_str).join(", ");
             NameError(format!("no stage is called {text:?}: expected one of {all}"))
         })
-    }
-}
-
-/// A name read from a specification: a `T`, or an invalid text with the reason.
-///
-/// An invalid name makes the file invalid, but does not stop the reader: it is reported together
-/// with all other problems ([`validate`](crate::validate())), and is written back unchanged.
-///
-/// ```
-/// use onload_cdi::{Kind, LenientName};
-///
-/// let kind: LenientName<Kind> = "vendor.com/nic".into();
-/// assert_eq!(kind.valid().map(Kind::class), Some("nic"));
-///
-/// let wrong: LenientName<Kind> = "vendor.com".into();
-/// assert_eq!((wrong.valid(), wrong.as_str()), (None, "vendor.com"));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LenientName<T> {
-    text: String,
-    name: Result<T, NameError>,
-}
-
-impl<T> LenientName<T> {
-    /// Returns the name.
-    ///
-    /// # Errors
-    /// The reason why the text is not a valid name.
-    pub fn check(&self) -> Result<&T, &NameError> {
-        self.name.as_ref()
-    }
-
-    /// Returns the name, if it is valid.
-    #[must_use]
-    pub fn valid(&self) -> Option<&T> {
-        self.check().ok()
-    }
-
-    /// The text, valid or not.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-}
-
-/// The empty text, which is not a valid name.
-impl<T: FromStr<Err = NameError>> Default for LenientName<T> {
-    fn default() -> Self {
-        Self::from("")
-    }
-}
-
-impl<T: FromStr<Err = NameError>> From<&str> for LenientName<T> {
-    fn from(text: &str) -> Self {
-        Self { text: text.to_owned(), name: text.parse() }
-    }
-}
-
-macro_rules! valid_names {
-    ($($name:ident),*) => {$(
-        impl From<$name> for LenientName<$name> {
-            fn from(name: $name) -> Self {
-                Self {
-                    text: name.to_string(),
-                    name: Ok(name),
-                }
-            }
-        }
-    )*};
-}
-valid_names!(Kind, DeviceName, HookName);
-
-impl<T> fmt::Display for LenientName<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.as_str())
-    }
-}
-
-impl<'de, T: FromStr<Err = NameError>> Deserialize<'de> for LenientName<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self::from(text.as_str()))
-    }
-}
-
-impl<T> Serialize for LenientName<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
     }
 }

@@ -9,7 +9,7 @@ use crate::json::value_path::value_path;
 use crate::messages::reword;
 use crate::spec::Spec;
 #[cfg(feature = "yaml")]
-use crate::yaml::YamlValue;
+use crate::yaml::convert_scalars;
 
 /// Why bytes are not a specification.
 #[derive(Debug, Error)]
@@ -118,14 +118,19 @@ pub fn from_yaml(bytes: &[u8]) -> Result<Spec, ParseError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
     };
-    let document: YamlValue = serde_saphyr::from_str_with_options(text, options)
+    let mut document: serde_json::Value = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| ParseError::Yaml(YamlError::new(&error)))?;
-    if document == YamlValue::Null {
+    if document.is_null() {
         return Err(ParseError::Yaml(YamlError(EMPTY_TEXT.to_owned())));
     }
-    // Not `Spec::deserialize`, the derived function, which accepts a list too.
-    <Spec as serde::Deserialize>::deserialize(document)
-        .map_err(|error| ParseError::Yaml(YamlError(reword(&error.to_string()))))
+    convert_scalars("", &mut document);
+    let json = document.to_string();
+    serde_json::from_str(&json).map_err(|error| {
+        let JsonError(message) = JsonError::new(json.as_bytes(), &error);
+        // The position is not that in the YAML text.
+        let reason = message.rsplit_once(" at line ").map_or(&*message, |(reason, _)| reason);
+        ParseError::Yaml(YamlError(reason.to_owned()))
+    })
 }
 
 /// Writes YAML, with the fields in the order of [`to_json`].

@@ -339,8 +339,8 @@ fn validated(spec: Spec) -> Result<Spec, RegistryError> {
 /// Iterates over the names that a valid specification offers, each with its index.
 fn device_names(spec: &Spec) -> impl Iterator<Item = (usize, QualifiedName)> {
     spec.devices.iter().enumerate().filter_map(|(index, device)| {
-        let (kind, name) = (spec.kind.valid()?, device.name.valid()?);
-        Some((index, QualifiedName::new(kind.clone(), name.clone())))
+        let (kind, name) = (spec.kind.parse().ok()?, device.name.parse().ok()?);
+        Some((index, QualifiedName { kind, device: name }))
     })
 }
 

@@ -1,8 +1,7 @@
 //! The data model of a CDI specification, version 1.1.0, with all its fields.
 //!
 //! The structs define the form of a specification; [`crate::validate()`] checks whether it is valid.
-//! Invalid names are read and written back unchanged ([`LenientName`]), so that `validate` can report
-//! all problems at once. Empty values are not written, unknown fields are rejected, and `null` counts
+//! Names may be invalid, so that `validate` can report all problems at once. Empty values are not written, unknown fields are rejected, and `null` counts
 //! as absent, as does a YAML key without a value.
 
 use std::collections::BTreeMap;
@@ -11,8 +10,6 @@ use std::fmt;
 
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
-
-use crate::name::{DeviceName, HookName, Kind, LenientName};
 
 /// Defines the structs of the model. serde's derived code also reads a struct from a list of its
 /// fields. No other reader of CDI does, so [`MapOnly`] rejects lists.
@@ -43,9 +40,9 @@ model! {
         /// Version of the CDI specification that a reader must support, such as `0.5.0`.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub cdi_version: String,
-        /// `vendor/class` of all devices in this file.
+        /// `vendor/class` of all devices in this file ([`Kind`](crate::Kind)).
         #[serde(deserialize_with = "deserialize_nullable")]
-        pub kind: LenientName<Kind>,
+        pub kind: String,
         /// Metadata of the file, which containers do not see. Since 0.6.0.
         #[serde(
             deserialize_with = "deserialize_unique_map",
@@ -65,9 +62,9 @@ model! {
 
     /// A device that can be requested by name.
     pub struct Device {
-        /// Name, unique in its file.
+        /// Name, unique in its file ([`DeviceName`](crate::DeviceName)).
         #[serde(deserialize_with = "deserialize_nullable")]
-        pub name: LenientName<DeviceName>,
+        pub name: String,
         /// Metadata of the device, which containers do not see. Since 0.6.0.
         #[serde(
             deserialize_with = "deserialize_unique_map",
@@ -164,9 +161,9 @@ model! {
 
     /// An OCI hook to add.
     pub struct Hook {
-        /// The stage at which the hook runs.
+        /// The stage at which the hook runs ([`HookName`](crate::HookName)).
         #[serde(deserialize_with = "deserialize_nullable")]
-        pub hook_name: LenientName<HookName>,
+        pub hook_name: String,
         /// Program.
         #[serde(deserialize_with = "deserialize_nullable")]
         pub path: String,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
 
+use crate::name::{DeviceName, HookName, Kind};
 use crate::spec::{ContainerEdits, DeviceNode, IntelRdt, NetDevice, Spec};
 use crate::version::{CdiVersion, Requirement, minimum_version};
 
@@ -82,7 +83,7 @@ impl Problems {
 pub fn validate(spec: &Spec) -> Result<(), Problems> {
     let mut problems = Problems::new();
     check_version(spec, &mut problems);
-    if let Err(error) = spec.kind.check() {
+    if let Err(error) = spec.kind.parse::<Kind>() {
         problems.add("kind", error);
     }
     check_edits(&spec.container_edits, "containerEdits", &mut problems);
@@ -92,7 +93,7 @@ pub fn validate(spec: &Spec) -> Result<(), Problems> {
     let mut seen = BTreeSet::new();
     for (index, device) in spec.devices.iter().enumerate() {
         let location = format!("devices[{index}]");
-        if let Err(error) = device.name.check() {
+        if let Err(error) = device.name.parse::<DeviceName>() {
             problems.add(format!("{location}.name"), error);
         }
         let name = device.name.as_str();
@@ -151,7 +152,7 @@ fn check_edits(edits: &ContainerEdits, location: &str, problems: &mut Problems) 
     }
     for (index, hook) in edits.hooks.iter().enumerate() {
         let location = format!("{location}.hooks[{index}]");
-        if let Err(error) = hook.hook_name.check() {
+        if let Err(error) = hook.hook_name.parse::<HookName>() {
             problems.add(format!("{location}.hookName"), error);
         }
         if hook.path.is_empty() {
@@ -233,7 +234,7 @@ fn check_rdt(rdt: &IntelRdt, location: &str, problems: &mut Problems) {
 #[must_use]
 pub fn lint(spec: &Spec) -> Vec<Problem> {
     let mut problems = Problems::new();
-    if let Some(kind) = spec.kind.valid()
+    if let Ok(kind) = spec.kind.parse::<Kind>()
         && (kind.vendor().len() == 1 || kind.class().len() == 1)
     {
         problems

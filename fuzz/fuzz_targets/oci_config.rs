@@ -67,7 +67,7 @@ fn inspect(config: &OciConfig) {
         config.rlimit("RLIMIT_NOFILE"),
     );
     let _ = (config.each_device(drop), config.device_rules(), config.hugepage_limits());
-    let _ = config.has_namespace("user");
+    let _ = config.namespace_paths("user");
     for (key, _) in config.annotations_with_prefix("") {
         let _ = config.annotation(&key);
     }

@@ -56,8 +56,8 @@ fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName
     };
     let read_error = |error: NameError| {
         let devices = registry.devices().filter_map(|device| {
-            let class = Class::from_name(device.name.kind().as_str().strip_prefix(PREFIX)?)?;
-            Some((class, device.name.device().as_str(), None))
+            let class = Class::from_name(device.name.kind.as_str().strip_prefix(PREFIX)?)?;
+            Some((class, device.name.device.as_str(), None))
         });
         match suggest_device(word, devices).filter(|_| !word.contains('=')) {
             Some(suggestion) => {
@@ -70,9 +70,9 @@ fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName
     };
     let name: QualifiedName = qualified.parse().map_err(read_error)?;
     let offered = registry.devices().map(|device| device.name);
-    let devices = offered.filter(|offered| offered.kind() == name.kind());
-    match complete_address(name.device().as_str(), devices.map(|name| name.device().as_str()))? {
-        Some(device) => format!("{}={device}", name.kind()).parse().map_err(read_error),
+    let devices = offered.filter(|offered| offered.kind == name.kind);
+    match complete_address(name.device.as_str(), devices.map(|name| name.device.as_str()))? {
+        Some(device) => format!("{}={device}", name.kind).parse().map_err(read_error),
         None => Ok(name),
     }
 }

@@ -62,7 +62,7 @@ pub fn run(global: &GlobalArgs, args: &InjectArgs, printer: &mut Printer) -> Com
         bail!("{READ_CONTEXT}: the input is empty; redirect a config.json: < config.json");
     }
     let mut config = OciConfig::parse(&bytes).map_err(read_error)?;
-    if config.has_namespace("user").map_err(read_error)? {
+    if !config.namespace_paths("user").map_err(read_error)?.is_empty() {
         map_ids(&mut edits);
     }
     apply(&mut config, &edits, &HostNodeLookup(&host))

@@ -277,13 +277,13 @@ fn resolve_devices(
 /// device of another one is another product.
 fn similar_device(registry: &Registry, name: &QualifiedName) -> Option<String> {
     let name_text = name.to_string();
-    let kind = name.kind().to_string();
+    let kind = name.kind.to_string();
     let is_ours = Class::ALL.iter().any(|class| class.cdi_kind() == kind);
-    let is_kind = is_ours || registry.devices().any(|device| device.name.kind() == name.kind());
+    let is_kind = is_ours || registry.devices().any(|device| device.name.kind == name.kind);
     registry
         .devices()
         .map(|device| device.name)
-        .filter(|candidate| !is_kind || candidate.kind() == name.kind())
+        .filter(|candidate| !is_kind || candidate.kind == name.kind)
         .map(ToString::to_string)
         .map(|candidate| (strsim::damerau_levenshtein(&name_text, &candidate), candidate))
         .filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS)

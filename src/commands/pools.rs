@@ -239,13 +239,13 @@ pub(super) fn print_pools(gap: &str, pools: &[PoolView<'_>], printer: &mut Print
 pub(super) fn read_pools(registry: &Registry, printer: &mut Printer) -> Vec<NamedPool> {
     let mut pools = Vec::new();
     for device in registry.devices() {
-        let kind = device.name.kind();
+        let kind = &device.name.kind;
         let mut classes = Class::ALL.into_iter();
         let Some(class) = classes.find(|class| class.cdi_kind() == kind.as_str()) else { continue };
         match Pool::from_annotations(&device.device.annotations) {
             Ok(Some(pool)) => pools.push(NamedPool {
                 class,
-                name: device.name.device().clone(),
+                name: device.name.device.clone(),
                 pool,
                 nearness: Nearness::default(),
             }),

@@ -42,8 +42,6 @@ const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Size of a block in bytes.
 const BLOCK_BYTES: u64 = 4 * 1024;
-/// Limit for a read that is served from the cache, in bytes.
-const MAX_CACHED_READ: usize = BLOCK_BYTES as usize;
 /// Limit for the blocks that are read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Limit for the bytes that are read of one file; a libc takes about 20000.
@@ -58,8 +56,6 @@ pub struct ElfSummary {
     pub is_64: bool,
     /// PT_INTERP: the dynamic loader that the file requests.
     pub interpreter: Option<String>,
-    /// Whether the file has a dynamic section.
-    pub is_dynamic: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
     /// DT_RPATH, which the loader searches before LD_LIBRARY_PATH, but not if there is a DT_RUNPATH.
@@ -264,12 +260,6 @@ impl<'a> BlockReader<'a> {
         let (blocks_left, bytes_left) = (MAX_BLOCKS, MAX_BYTES);
         BlockReader { file, length, position: 0, blocks, blocks_left, bytes_left }
     }
-
-    fn read_file(&mut self, buffer: &mut [u8], position: u64) -> Result<usize, ()> {
-        let blocks = buffer.len().div_ceil(MAX_CACHED_READ);
-        self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
-        self.file.read_at(buffer, position).map_err(|_| ())
-    }
 }
 
 impl ReadCacheOps for BlockReader<'_> {
@@ -285,24 +275,18 @@ impl ReadCacheOps for BlockReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
         let within = self.position % BLOCK_BYTES;
         let start = self.position - within;
-        let is_known = self.blocks.contains_key(&start);
-        let count = if !is_known && buffer.len() >= MAX_CACHED_READ {
-            // A table or segment that is read once.
-            self.read_file(buffer, self.position)?
-        } else {
-            if !is_known {
-                let mut block = vec![0; MAX_CACHED_READ];
-                let count = self.read_file(&mut block, start)?;
-                block.truncate(count);
-                self.blocks.insert(start, block);
-            }
-            let within = usize::try_from(within).map_err(|_| ())?;
-            let rest =
-                self.blocks.get(&start).and_then(|block| block.get(within..)).unwrap_or_default();
-            let count = rest.len().min(buffer.len());
-            buffer[..count].copy_from_slice(&rest[..count]);
-            count
-        };
+        if !self.blocks.contains_key(&start) {
+            self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
+            let mut block = vec![0; BLOCK_BYTES as usize];
+            let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
+            block.truncate(count);
+            self.blocks.insert(start, block);
+        }
+        let within = usize::try_from(within).map_err(|_| ())?;
+        let rest =
+            self.blocks.get(&start).and_then(|block| block.get(within..)).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
         self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
         self.position += u64::try_from(count).map_err(|_| ())?;
         Ok(count)
@@ -338,24 +322,18 @@ struct ElfFile<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> {
     text_left: Cell<usize>,
 }
 
-/// The entries of a dynamic section that are used here.
-#[derive(Default)]
-struct DynamicEntries {
-    strings: Option<u64>,
-    strings_size: u64,
-    soname: Option<u64>,
-    needed: Vec<u64>,
-    rpath: Option<u64>,
-    runpath: Option<u64>,
-    verneed: Option<u64>,
-    verdef: Option<u64>,
-    symbols: Option<u64>,
-    /// Address of the table with each symbol's version (DT_VERSYM).
-    versions: Option<u64>,
-    hash: Option<u64>,
-    gnu_hash: Option<u64>,
-    /// Address and size in bytes.
-    relocations: Option<(u64, u64)>,
+/// The entries of a dynamic section.
+struct DynamicEntries(Vec<(elf::DynamicTag, u64)>);
+
+impl DynamicEntries {
+    fn values(&self, wanted: elf::DynamicTag) -> impl DoubleEndedIterator<Item = u64> {
+        self.0.iter().filter(move |(tag, _)| *tag == wanted).map(|(_, value)| *value)
+    }
+
+    /// Returns the value of the last entry, which is the one that the loader uses.
+    fn value(&self, wanted: elf::DynamicTag) -> Option<u64> {
+        self.values(wanted).next_back()
+    }
 }
 
 impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
@@ -381,14 +359,14 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let Some(dynamic) = self.dynamic()? else {
             return Ok(summary);
         };
-        summary.is_dynamic = true;
-        summary.soname = dynamic.soname.map(|offset| self.string(&dynamic, offset)).transpose()?;
-        for offset in &dynamic.needed {
-            summary.needed.push(self.string(&dynamic, *offset)?);
+        let string =
+            |tag| dynamic.value(tag).map(|offset| self.string(&dynamic, offset)).transpose();
+        summary.soname = string(elf::DT_SONAME)?;
+        for offset in dynamic.values(elf::DT_NEEDED) {
+            summary.needed.push(self.string(&dynamic, offset)?);
         }
-        summary.rpath = dynamic.rpath.map(|offset| self.string(&dynamic, offset)).transpose()?;
-        summary.runpath =
-            dynamic.runpath.map(|offset| self.string(&dynamic, offset)).transpose()?;
+        summary.rpath = string(elf::DT_RPATH)?;
+        summary.runpath = string(elf::DT_RUNPATH)?;
         let needs = self.version_needs(&dynamic)?.into_iter();
         summary.version_needs = needs.map(|(_, need)| need).collect();
         let definitions = self.version_definitions(&dynamic)?.into_iter();
@@ -401,21 +379,22 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let Some(dynamic) = self.dynamic()? else {
             return Ok(());
         };
-        let Some(table) = dynamic.symbols else {
+        let Some(table) = dynamic.value(elf::DT_SYMTAB) else {
             return Ok(());
         };
         let count = self.symbol_count(&dynamic)?;
         let symbols = self.table::<H::Sym>(table, count)?;
-        let versions = match dynamic.versions {
+        let versions = match dynamic.value(elf::DT_VERSYM) {
             Some(table) => self.table::<elf::Versym<Endianness>>(table, count)?,
             None => &[],
         };
         let names = self.version_names(&dynamic)?;
-        if dynamic.strings_size > MAX_STRING_BYTES {
+        let strings_size = dynamic.value(elf::DT_STRSZ).unwrap_or_default();
+        if strings_size > MAX_STRING_BYTES {
             return Err(malformed);
         }
-        let strings = dynamic.strings.ok_or(malformed)?;
-        let strings = self.bytes_at(strings, dynamic.strings_size)?;
+        let strings =
+            self.bytes_at(dynamic.value(elf::DT_STRTAB).ok_or(malformed)?, strings_size)?;
         for (symbol_index, symbol) in symbols.iter().enumerate().skip(1) {
             let index =
                 versions.get(symbol_index).map(|version| version.0.get(self.endian).index());
@@ -464,8 +443,9 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let malformed = Malformed("symbol hash table");
         let number = |value: &U32<Endianness>| u64::from(value.get(self.endian));
         let bounded = |count: u64| (count <= MAX_SYMBOLS).then_some(count).ok_or(malformed);
-        let Some(table) = dynamic.gnu_hash else {
-            let header = self.table::<U32<Endianness>>(dynamic.hash.ok_or(malformed)?, 2)?;
+        let Some(table) = dynamic.value(elf::DT_GNU_HASH) else {
+            let hash = dynamic.value(elf::DT_HASH).ok_or(malformed)?;
+            let header = self.table::<U32<Endianness>>(hash, 2)?;
             return bounded(header.get(1).map(number).ok_or(malformed)?);
         };
         let header = self.table::<U32<Endianness>>(table, 4)?;
@@ -554,9 +534,13 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
 
     /// Returns the relocated pointers in the file's data and the file offsets that they point to.
     fn read_pointers(&self) -> Result<BTreeMap<u64, u64>, ElfError> {
-        let Some(DynamicEntries { relocations: Some((table, size)), .. }) = self.dynamic()? else {
+        let Some(dynamic) = self.dynamic()? else {
             return Ok(BTreeMap::new());
         };
+        let Some(table) = dynamic.value(elf::DT_RELA) else {
+            return Ok(BTreeMap::new());
+        };
+        let size = dynamic.value(elf::DT_RELASZ).unwrap_or_default();
         let count = size / size_of::<elf::Rela64<Endianness>>() as u64;
         if count > MAX_RELOCATIONS {
             return Err(Malformed("too many relocations"));
@@ -613,50 +597,23 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         let Some(segment) = self.segment(elf::PT_DYNAMIC) else {
             return Ok(None);
         };
-        let (offset, size) = segment.file_range(self.endian);
         let malformed = Malformed("dynamic section");
-        if size > MAX_DYNAMIC_BYTES {
+        if segment.p_filesz(self.endian).into() > MAX_DYNAMIC_BYTES {
             return Err(malformed);
         }
-        let bytes = self.data.read_bytes_at(offset, size).map_err(|()| malformed)?;
-        let count = bytes.len() / size_of::<H::Dyn>();
-        let (entries, _) = pod::slice_from_bytes::<H::Dyn>(bytes, count).map_err(|()| malformed)?;
-        let mut dynamic = DynamicEntries::default();
-        let (mut relocations, mut relocations_size) = (None, 0);
-        for entry in entries {
-            let value: u64 = entry.d_val(self.endian).into();
-            match entry.tag(self.endian) {
-                elf::DT_NULL => break,
-                elf::DT_STRTAB => dynamic.strings = Some(value),
-                elf::DT_STRSZ => dynamic.strings_size = value,
-                elf::DT_SONAME => dynamic.soname = Some(value),
-                elf::DT_NEEDED => dynamic.needed.push(value),
-                elf::DT_RPATH => dynamic.rpath = Some(value),
-                elf::DT_RUNPATH => dynamic.runpath = Some(value),
-                elf::DT_SYMTAB => dynamic.symbols = Some(value),
-                elf::DT_VERSYM => dynamic.versions = Some(value),
-                elf::DT_HASH => dynamic.hash = Some(value),
-                elf::DT_RELA => relocations = Some(value),
-                elf::DT_RELASZ => relocations_size = value,
-                elf::DT_GNU_HASH => dynamic.gnu_hash = Some(value),
-                elf::DT_VERNEED => dynamic.verneed = Some(value),
-                elf::DT_VERDEF => dynamic.verdef = Some(value),
-                _ => {}
-            }
-        }
-        dynamic.relocations = relocations.map(|table| (table, relocations_size));
-        Ok(Some(dynamic))
+        let entries: &[H::Dyn] =
+            segment.data_as_array(self.endian, self.data).map_err(|()| malformed)?;
+        let entries = entries.iter().map(|entry| (entry.tag(self.endian), entry.val(self.endian)));
+        Ok(Some(DynamicEntries(entries.take_while(|(tag, _)| *tag != elf::DT_NULL).collect())))
     }
 
     fn string(&self, dynamic: &DynamicEntries, offset: u64) -> Result<String, ElfError> {
         let malformed = Malformed("string table");
-        let table = dynamic.strings.ok_or(malformed)?;
-        if offset >= dynamic.strings_size {
-            return Err(malformed);
-        }
+        let table = dynamic.value(elf::DT_STRTAB).ok_or(malformed)?;
+        let table_size = dynamic.value(elf::DT_STRSZ).unwrap_or_default();
+        let room = table_size.checked_sub(offset).filter(|room| *room > 0).ok_or(malformed)?;
         let start = self.file_offset(table.checked_add(offset).ok_or(malformed)?)?;
-        let room = (dynamic.strings_size - offset).min(MAX_NAME_BYTES);
-        let end = start.checked_add(room).ok_or(malformed)?;
+        let end = start.checked_add(room.min(MAX_NAME_BYTES)).ok_or(malformed)?;
         let bytes = self.data.read_bytes_at_until(start..end, 0).map_err(|()| malformed)?;
         self.spend_text_budget(bytes.len())?;
         text(bytes, "name is not UTF-8")
@@ -676,17 +633,13 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
     }
 
     fn record<T: Pod>(&self, address: u64) -> Result<&'d T, ElfError> {
-        let malformed = Malformed("version table");
-        let offset = self.file_offset(address)?;
-        let size = u64::try_from(size_of::<T>()).map_err(|_| malformed)?;
-        let bytes = self.data.read_bytes_at(offset, size).map_err(|()| malformed)?;
-        pod::from_bytes::<T>(bytes).map(|(record, _)| record).map_err(|()| malformed)
+        self.table(address, 1)?.first().ok_or(Malformed("version table"))
     }
 
     /// Returns each entry with the index that symbols use for it.
     fn version_needs(&self, dynamic: &DynamicEntries) -> Result<Vec<(u16, VersionNeed)>, ElfError> {
         let mut needs = Vec::new();
-        let Some(mut address) = dynamic.verneed else {
+        let Some(mut address) = dynamic.value(elf::DT_VERNEED) else {
             return Ok(needs);
         };
         let mut budget = MAX_VERSIONS;
@@ -723,7 +676,7 @@ impl<'d, H: FileHeader<Endian = Endianness>, R: ReadRef<'d>> ElfFile<'d, H, R> {
         dynamic: &DynamicEntries,
     ) -> Result<Vec<(u16, String)>, ElfError> {
         let mut definitions = Vec::new();
-        let Some(mut address) = dynamic.verdef else {
+        let Some(mut address) = dynamic.value(elf::DT_VERDEF) else {
             return Ok(definitions);
         };
         for _ in 0..MAX_VERSIONS {

@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use rustix::io::Errno;
+
 use crate::text::ErrorChain;
 
 /// An error message and its causes.
@@ -62,6 +64,11 @@ impl<E: TypedError> From<E> for Error {
     fn from(error: E) -> Self {
         Error(Repr::Typed(Box::new(error)))
     }
+}
+
+/// Returns the error of a system call that was made directly.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// Adds what was being done to an error.

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use crate::error::last_errno;
+
 /// `SIOCETHTOOL` (include/uapi/linux/sockios.h).
 const IOCTL: u16 = 0x8946;
 const GET_RULE_COUNT: u32 = 0x2e;
@@ -159,10 +161,7 @@ impl Ethtool {
             unsafe { libc::ioctl(self.socket.as_raw_fd(), IOCTL.into(), &raw mut request) };
         match result {
             0.. => Ok(()),
-            _ => {
-                let error = std::io::Error::last_os_error();
-                Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            }
+            _ => Err(last_errno()),
         }
     }
 

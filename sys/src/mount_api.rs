@@ -1,7 +1,6 @@
 //! Mounts as descriptors: open_tree(2), mount_setattr(2), move_mount(2), fsmount(2). rustix lacks mount_setattr(2),
 //! which is called only here.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::thread;
@@ -13,6 +12,8 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::error::last_errno;
 
 /// Stack size of the thread that mounts, in bytes.
 const STACK: usize = 64 * 1024;
@@ -70,7 +71,7 @@ pub fn set_private(tree: &OwnedFd, attributes: u64, is_recursive: bool) -> Resul
     if result == 0 {
         return Ok(());
     }
-    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    Err(last_errno())
 }
 
 /// Mounts a copy onto a file or directory.

@@ -12,9 +12,8 @@ const MAX_LINE: usize = 1024 * 1024;
 const MAX_MOUNTS: usize = 1_000_000;
 /// Limit for all lines that are kept, in bytes.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
-/// Limits for the length of a file system type and the number of types, since a user who mounts FUSE chooses the type.
+/// Limit for the length of a file system type that is kept, since a user who mounts FUSE chooses the type.
 const MAX_TYPE: usize = 64;
-const MAX_TYPES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountinfoLine<'a> {
@@ -92,71 +91,45 @@ pub fn filter_lines(
 
 /// A mount table reduced to the fields of [`MountSummary`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountTable {
-    mounts: Vec<StoredMount>,
-    types: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct StoredMount {
-    id: u64,
-    is_shared: bool,
-    is_fresh: bool,
-    /// Index into the list of types; beyond its end if there are too many types.
-    fs_type: usize,
-}
+pub struct MountTable(Vec<MountSummary>);
 
 /// A mount of a [`MountTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MountSummary<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountSummary {
+    id: u64,
     /// As [`MountinfoLine::is_shared`].
     pub is_shared: bool,
     /// Whether it mounts the root of a tmpfs.
     pub is_fresh: bool,
-    /// The file system type. Empty if the table has too many types.
-    pub fs_type: &'a [u8],
+    /// The beginning of the file system type.
+    pub fs_type: Box<[u8]>,
 }
 
 impl MountTable {
     /// Reads a table. Fails if it has more mounts than any real one, rather than truncating it.
     pub fn read(reader: impl Read) -> io::Result<MountTable> {
-        let mut table = MountTable::default();
-        each_line(reader, &mut |line| match mount(line) {
-            Some(_) if table.mounts.len() == MAX_MOUNTS => {
-                Err(limit_error(&format!("more than {MAX_MOUNTS} mounts")))
+        let mut mounts = Vec::new();
+        each_line(reader, &mut |line| {
+            let Some(mount) = mount(line) else {
+                return Ok(());
+            };
+            if mounts.len() == MAX_MOUNTS {
+                return Err(limit_error(&format!("more than {MAX_MOUNTS} mounts")));
             }
-            Some(mount) => {
-                table.add(&mount);
-                Ok(())
-            }
-            None => Ok(()),
+            mounts.push(MountSummary {
+                id: mount.id,
+                is_shared: mount.is_shared,
+                is_fresh: mount.fs_type == b"tmpfs" && mount.root == b"/",
+                fs_type: mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)].into(),
+            });
+            Ok(())
         })?;
-        Ok(table)
-    }
-
-    fn add(&mut self, mount: &MountinfoLine<'_>) {
-        let name = &mount.fs_type[..mount.fs_type.len().min(MAX_TYPE)];
-        let fs_type =
-            self.types.iter().position(|stored| stored == name).unwrap_or(self.types.len());
-        if fs_type == self.types.len() && fs_type < MAX_TYPES {
-            self.types.push(name.to_vec());
-        }
-        self.mounts.push(StoredMount {
-            id: mount.id,
-            is_shared: mount.is_shared,
-            is_fresh: mount.fs_type == b"tmpfs" && mount.root == b"/",
-            fs_type,
-        });
+        Ok(MountTable(mounts))
     }
 
     /// The mount with this id.
-    pub fn find(&self, id: u64) -> Option<MountSummary<'_>> {
-        let mount = self.mounts.iter().find(|mount| mount.id == id)?;
-        Some(MountSummary {
-            is_shared: mount.is_shared,
-            is_fresh: mount.is_fresh,
-            fs_type: self.types.get(mount.fs_type).map_or(&[], Vec::as_slice),
-        })
+    pub fn find(&self, id: u64) -> Option<&MountSummary> {
+        self.0.iter().find(|mount| mount.id == id)
     }
 }
 
@@ -240,9 +213,9 @@ garbage
     fn a_mount_is_found_by_its_id_beside_one_whose_name_is_no_text() {
         let table = MountTable::read(TABLE).unwrap();
         let found = table.find(180).unwrap();
-        assert_eq!((found.fs_type, found.is_fresh), (&b"tmpfs"[..], true));
+        assert_eq!((&*found.fs_type, found.is_fresh), (&b"tmpfs"[..], true));
         assert!(!table.find(22).unwrap().is_fresh);
-        assert_eq!(table.find(36).unwrap().fs_type, b"fuse.sshfs");
+        assert_eq!(&*table.find(36).unwrap().fs_type, b"fuse.sshfs");
         assert!(table.find(18).is_none());
     }
 
@@ -255,20 +228,13 @@ garbage
         }
         assert!(text.len() > 20_000_000);
         let table = MountTable::read(text.as_bytes()).unwrap();
-        assert_eq!(table.find(100_000).unwrap().fs_type, b"tmpfs");
-        assert_eq!(table.types.len(), 1);
+        assert_eq!(&*table.find(100_000).unwrap().fs_type, b"tmpfs");
     }
 
     #[test]
-    fn a_tmpfs_is_told_behind_more_types_than_are_kept() {
-        let mut text = String::new();
-        for id in 1..=2 * MAX_TYPES {
-            text.push_str(&format!("{id} 1 0:5 / /a rw - fuse.x{id} a rw\n"));
-        }
-        text.push_str("7000 1 0:5 / /a rw - tmpfs a rw\n7001 1 0:5 /b /a rw - tmpfs a rw\n");
+    fn only_the_root_of_a_tmpfs_is_fresh() {
+        let text = "7000 1 0:5 / /a rw - tmpfs a rw\n7001 1 0:5 /b /a rw - tmpfs a rw\n";
         let table = MountTable::read(text.as_bytes()).unwrap();
-        assert_eq!(table.find(3).unwrap().fs_type, b"fuse.x3");
-        assert_eq!(table.find(100).unwrap().fs_type, b"");
         assert!(table.find(7000).unwrap().is_fresh && !table.find(7001).unwrap().is_fresh);
     }
 

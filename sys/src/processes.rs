@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Context as _, Result, bail};
 use crate::fs::detached;
 use crate::text::Quoted;
 
@@ -26,16 +26,6 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const DEVICES: &str = "devices";
 /// A file in every cgroup, also in the root of a hierarchy (cgroups(7)).
 const PROCS: &str = "cgroup.procs";
-
-/// A file of a process or cgroup that cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("reading {path:?}")]
-pub struct ProcessError {
-    pub path: PathBuf,
-    pub source: io::Error,
-}
-
-impl crate::error::TypedError for ProcessError {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,9 +49,6 @@ pub struct Cgroup {
 pub struct Processes {
     proc: PathBuf,
     cgroups: PathBuf,
-    /// Read once, since a thousand processes may be inspected and the namespace of this one never changes.
-    own_namespace: OnceLock<u64>,
-    boot: OnceLock<String>,
 }
 
 impl Default for Processes {
@@ -80,12 +67,7 @@ struct DescriptorCount {
 impl Processes {
     /// Reads /proc and /sys below `root` instead of `/`.
     pub fn at_root(root: &Path) -> Self {
-        Processes {
-            proc: root.join("proc"),
-            cgroups: root.join("sys/fs/cgroup"),
-            own_namespace: OnceLock::new(),
-            boot: OnceLock::new(),
-        }
+        Processes { proc: root.join("proc"), cgroups: root.join("sys/fs/cgroup") }
     }
 
     /// Returns the root directory that contains /proc.
@@ -95,54 +77,41 @@ impl Processes {
 
     /// Returns the boot ID. systemd-nspawn and LXC mount their own file over the kernel's, so that each would take the
     /// other's containers for those of another boot. In that case this reads the kernel's file in a new mount of /proc.
-    pub fn boot_id(&self) -> Result<String, ProcessError> {
-        if let Some(known) = self.boot.get() {
-            return Ok(known.clone());
-        }
+    pub fn boot_id(&self) -> Result<String> {
         let path = self.proc.join(BOOT_ID);
-        let is_shown = is_on_file_system_of(&path, &self.proc)
-            .map_err(|error| process_error(&path, error.into()))?;
-        let bytes = if is_shown {
-            read(&path)?
+        let context = || read_context(&path);
+        let bytes = if is_on_file_system_of(&path, &self.proc).with_context(context)? {
+            read(&path).with_context(context)?
         } else {
-            kernel_boot_id().map_err(|error| {
-                let text = format!(
-                    "another file is mounted over the kernel's, which cannot be read ({error})"
-                );
-                process_error(&path, io::Error::new(error.kind(), text))
-            })?
+            kernel_boot_id()
+                .context("another file is mounted over the kernel's, which cannot be read")
+                .with_context(context)?
         };
-        let boot = String::from_utf8_lossy(bytes.trim_ascii());
-        Ok(self.boot.get_or_init(|| boot.into_owned()).clone())
+        Ok(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
     }
 
     /// Returns the inode of this process's PID namespace.
-    fn own_namespace(&self) -> Result<u64, ProcessError> {
-        if let Some(known) = self.own_namespace.get() {
-            return Ok(*known);
-        }
+    fn own_namespace(&self) -> Result<u64> {
         let path = self.proc.join("self/ns/pid");
-        match rustix::fs::stat(&path) {
-            Ok(stat) => Ok(*self.own_namespace.get_or_init(|| stat.st_ino)),
-            Err(error) => Err(process_error(&path, error.into())),
-        }
+        Ok(rustix::fs::stat(&path).with_context(|| read_context(&path))?.st_ino)
     }
 
     /// Returns the process that has a PID now, or `None`.
-    pub fn find(&self, pid: u32) -> Result<Option<ProcessId>, ProcessError> {
+    pub fn find(&self, pid: u32) -> Result<Option<ProcessId>> {
         let path = self.process_path(pid, "stat");
         let Some(stat) = read_if_running(&path)? else {
             return Ok(None);
         };
-        let start_time = start_time(&stat)
-            .ok_or_else(|| process_error(&path, io::Error::other("no start time in it")))?;
+        let Some(start_time) = start_time(&stat) else {
+            bail!("{}: no start time in it", read_context(&path));
+        };
         Ok(Some(ProcessId { pid, start_time, pid_namespace: self.own_namespace()? }))
     }
 
     /// Returns whether a process has exited. A zombie has, unless other threads of it still run: a program may end its
     /// main thread alone (pthread_exit(3)). Returns `None` for a process of another PID namespace, whose PID means
     /// nothing here.
-    pub fn has_ended(&self, process: ProcessId) -> Result<Option<bool>, ProcessError> {
+    pub fn has_ended(&self, process: ProcessId) -> Result<Option<bool>> {
         if self.own_namespace()? != process.pid_namespace {
             return Ok(None);
         }
@@ -154,8 +123,8 @@ impl Processes {
     }
 
     /// Returns the device cgroup of process `pid`, if `other` is not in the same one.
-    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>, ProcessError> {
-        let directory = |pid: u32| {
+    pub fn own_cgroup(&self, pid: u32, other: u32) -> Result<Option<Cgroup>> {
+        let directory = |pid: u32| -> Result<Option<PathBuf>> {
             let lines = read_if_running(&self.process_path(pid, "cgroup"))?;
             Ok(lines.and_then(|lines| cgroup(&lines)))
         };
@@ -171,7 +140,7 @@ impl Processes {
 
     /// Returns whether a cgroup or its descendants have processes. A removed cgroup has none. Returns true if the
     /// host's cgroups cannot be read or the path is outside of them.
-    pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool, ProcessError> {
+    pub fn is_populated(&self, cgroup: &Cgroup) -> Result<bool> {
         let Some(relative) = below_cgroups(&cgroup.path) else {
             return Ok(true);
         };
@@ -180,7 +149,7 @@ impl Processes {
             Ok(stat) if stat.st_ino == cgroup.inode => {}
             Ok(_) => return Ok(false),
             Err(error) if is_gone(&error) => return Ok(!self.sees_cgroups()),
-            Err(error) => return Err(process_error(path, error)),
+            Err(error) => return Err(error).with_context(|| read_context(path)),
         }
         if let Some(events) = read_if_running(&path.join("cgroup.events"))? {
             let mut lines = events.split(|byte| *byte == b'\n');
@@ -355,29 +324,25 @@ fn kernel_boot_id() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn process_error(path: &Path, source: io::Error) -> ProcessError {
-    ProcessError { path: path.to_owned(), source }
+fn read_context(path: &Path) -> String {
+    format!("reading {path:?}")
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ProcessError> {
-    let read = |path| {
-        let mut bytes = Vec::with_capacity(4096);
-        let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-        if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
-            return Err(io::Error::other(format!("longer than {MAX_BYTES} bytes")));
-        }
-        Ok(bytes)
-    };
-    read(path).map_err(|error| process_error(path, error))
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(4096);
+    let read = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
+        return Err(io::Error::other(format!("longer than {MAX_BYTES} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// Reads a file of a process or cgroup. Returns `None` if it is gone: reading an open file then fails with ESRCH or
 /// ENODEV.
-fn read_if_running(path: &Path) -> Result<Option<Vec<u8>>, ProcessError> {
+fn read_if_running(path: &Path) -> Result<Option<Vec<u8>>> {
     match read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if is_gone(&error.source) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if is_gone(&error) => Ok(None),
+        result => result.map(Some).with_context(|| read_context(path)),
     }
 }
 
@@ -440,7 +405,7 @@ fn is_plain(path: &Path) -> bool {
     path != Path::new("") && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessError> {
+fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool> {
     let Some(remaining) = budget.checked_sub(1) else {
         return Ok(true);
     };
@@ -453,14 +418,14 @@ fn has_process_below(cgroup: &Path, budget: &mut usize) -> Result<bool, ProcessE
     let entries = match std::fs::read_dir(cgroup) {
         Ok(entries) => entries,
         Err(error) if is_gone(&error) => return Ok(false),
-        Err(error) => return Err(process_error(cgroup, error)),
+        Err(error) => return Err(error).with_context(|| read_context(cgroup)),
     };
     for entry in entries {
-        let entry = entry.map_err(|error| process_error(cgroup, error))?;
+        let entry = entry.with_context(|| read_context(cgroup))?;
         let is_dir = match entry.file_type() {
             Ok(kind) => kind.is_dir(),
             Err(error) if error.kind() == ErrorKind::NotFound => false,
-            Err(error) => return Err(process_error(&entry.path(), error)),
+            Err(error) => return Err(error).with_context(|| read_context(&entry.path())),
         };
         if is_dir && has_process_below(&entry.path(), budget)? {
             return Ok(true);

@@ -1,7 +1,7 @@
 //! Reads and edits the parts of an OCI configuration.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -25,14 +25,12 @@ pub enum OciConfigError {
 }
 
 /// The user of the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OciUser {
     /// User id in the container.
     pub uid: u32,
     /// Group id in the container.
     pub gid: u32,
-    /// Supplementary groups.
-    pub additional_gids: Vec<u32>,
 }
 
 /// A resource limit of the process.
@@ -311,17 +309,13 @@ impl OciConfig {
             ("annotations", self.annotations),
         ];
         let mut root = self.root;
-        for (key, part) in parts {
-            if let Some(part) = part {
-                root.set_object(key, &part);
-            }
-        }
+        root.set_objects(parts.iter().filter_map(|(key, part)| Some((*key, part.as_ref()?))));
         if self.mounts_changed {
             let mut mounts = RawArray::new();
             self.mounts.iter().for_each(|mount| mounts.push_object(&mount.0));
             root.set_array("mounts", &mounts);
         }
-        root.to_bytes()
+        root.into_bytes()
     }
 
     /// Returns `process`, if it exists.
@@ -446,7 +440,6 @@ impl OciConfig {
             Ok(OciUser {
                 uid: user.read("uid")?.unwrap_or_default(),
                 gid: user.read("gid")?.unwrap_or_default(),
-                additional_gids: user.read("additionalGids")?.unwrap_or_default(),
             })
         })
     }
@@ -535,28 +528,29 @@ impl OciConfig {
     pub fn set_devices(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
-            let mut paths: BTreeMap<&str, SamePathDevices> = BTreeMap::new();
-            for device in devices {
-                paths.entry(&device.path).or_default().later += 1;
-            }
             let read_path = field_reader("path");
-            list.edit_elements(|element| {
-                let path = read_path(element)?;
-                match path.and_then(|path| paths.get_mut(path.as_str())) {
-                    Some(same) if same.removed < same.later => {
-                        same.removed += 1;
-                        Ok(ElementChange::Drop)
-                    }
-                    _ => Ok(ElementChange::Keep),
-                }
-            })
-            .map_err(|error| error.with_key("devices"))?;
+            let mut paths: Vec<Option<String>> = Vec::new();
+            for (index, element) in list.iter().enumerate() {
+                let located = |error: RawError| error.with_key(format!("[{index}]"));
+                let path = read_path(element).map_err(located);
+                paths.push(path.map_err(|error| error.with_key("devices"))?);
+            }
+            let present = paths.len();
+            let mut replaced = BTreeSet::new();
             for device in devices {
-                let same = paths.entry(&device.path).or_default();
-                same.later -= 1;
-                // Every later device at this path removes one before it: existing devices first, then
-                // those added here.
-                if same.later < same.removed.max(1) {
+                let is_at_path = |index: &usize| paths[*index].as_ref() == Some(&device.path);
+                replaced.extend(
+                    (0..paths.len()).find(|index| is_at_path(index) && !replaced.contains(index)),
+                );
+                paths.push(Some(device.path.clone()));
+            }
+            let mut index = 0..;
+            list.edit_elements(|_| match index.next() {
+                Some(index) if replaced.contains(&index) => Ok(ElementChange::Drop),
+                _ => Ok(ElementChange::Keep),
+            })?;
+            for (device, index) in devices.iter().zip(present..) {
+                if !replaced.contains(&index) {
                     list.push_value(device)?;
                 }
             }
@@ -568,11 +562,6 @@ impl OciConfig {
     /// Returns `linux.resources.devices`.
     pub fn device_rules(&self) -> Result<Vec<DeviceRule>, OciConfigError> {
         self.read_resources(|resources| Ok(resources.read("devices")?.unwrap_or_default()))
-    }
-
-    /// Visits each entry of `linux.resources.devices`.
-    pub fn each_device_rule(&self, visit: impl FnMut(DeviceRule)) -> Result<(), OciConfigError> {
-        self.read_resources(|resources| resources.each_element("devices", visit))
     }
 
     /// Adds device rules at the end.
@@ -588,14 +577,6 @@ impl OciConfig {
     /// Returns `linux.resources.hugepageLimits`.
     pub fn hugepage_limits(&self) -> Result<Vec<HugepageLimit>, OciConfigError> {
         self.read_resources(|resources| Ok(resources.read("hugepageLimits")?.unwrap_or_default()))
-    }
-
-    /// Visits each entry of `linux.resources.hugepageLimits`.
-    pub fn each_hugepage_limit(
-        &self,
-        visit: impl FnMut(HugepageLimit),
-    ) -> Result<(), OciConfigError> {
-        self.read_resources(|resources| resources.each_element("hugepageLimits", visit))
     }
 
     /// Sets limits of page sizes. A new limit replaces an existing one of its size.
@@ -654,12 +635,8 @@ impl OciConfig {
         })
     }
 
-    /// Returns whether the container gets a namespace of this type (`user`, `mount`, `network`, …).
-    pub fn has_namespace(&self, kind: &str) -> Result<bool, OciConfigError> {
-        Ok(!self.namespace_paths(kind)?.is_empty())
-    }
-
-    /// Returns the paths of the namespaces of this type. The path of a new namespace is empty.
+    /// Returns the paths of the namespaces of this type (`user`, `mount`, `network`, …) that the
+    /// container gets. The path of a new namespace is empty.
     pub fn namespace_paths(&self, kind: &str) -> Result<Vec<String>, OciConfigError> {
         #[derive(Deserialize)]
         struct OciNamespace {
@@ -724,27 +701,16 @@ impl OciConfig {
         })
     }
 
-    /// Visits each hook of a stage.
-    pub fn each_hook(
-        &self,
-        stage: HookName,
-        visit: impl FnMut(OciHook),
-    ) -> Result<(), OciConfigError> {
-        read_part(self.hooks.as_ref(), &["hooks"], |hooks| {
-            hooks.each_element(stage.as_str(), visit)
-        })
-    }
-
     /// Appends each hook to its stage. Hooks with an invalid name are skipped.
     pub fn add_hooks(&mut self, hooks: &[Hook]) -> Result<(), OciConfigError> {
         let mut stages: Vec<(HookName, Vec<OciHook>)> = Vec::new();
         for hook in hooks {
-            let Some(name) = hook.hook_name.valid() else {
+            let Ok(name) = hook.hook_name.parse() else {
                 continue;
             };
-            match stages.iter_mut().find(|(stage, _)| stage == name) {
+            match stages.iter_mut().find(|(stage, _)| *stage == name) {
                 Some((_, added)) => added.push(hook.into()),
-                None => stages.push((*name, vec![hook.into()])),
+                None => stages.push((name, vec![hook.into()])),
             }
         }
         for (stage, added) in &stages {
@@ -790,15 +756,6 @@ fn read_part<T: Default>(
         let error = keys.iter().fold(error, |error, key| error.with_key(*key));
         OciConfigError::Read(error)
     })
-}
-
-/// Counts the devices at one path.
-#[derive(Default)]
-struct SamePathDevices {
-    /// New devices that have not been added yet.
-    later: usize,
-    /// Existing devices that were removed.
-    removed: usize,
 }
 
 fn read_net_devices(devices: &RawObject) -> Result<Vec<(String, Option<String>)>, RawError> {

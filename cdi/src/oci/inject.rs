@@ -129,7 +129,7 @@ pub fn apply(
 
 /// Adds the option `idmap` to each bind mount of the edits, and `ridmap` to each recursive one,
 /// unless it already has one of the two. Meant for containers with a user namespace
-/// ([`OciConfig::has_namespace`]), in which the files then keep their owners. The engines' library
+/// ([`OciConfig::namespace_paths`]), in which the files then keep their owners. The engines' library
 /// does so since its commit d4d5861 of 2026, which is in no release up to 1.1.0.
 pub fn map_ids(edits: &mut ContainerEdits) {
     for mount in &mut edits.mounts {

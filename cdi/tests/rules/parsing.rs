@@ -286,7 +286,6 @@ mod yaml {
     #[test]
     fn a_value_of_a_wrong_type_is_named_by_its_key_as_in_json() {
         for (json, key, wanted) in super::WRONG_TYPES {
-            let wanted = wanted.replace("a string", "a text");
             let error = error_chain(&from_yaml(json.as_bytes()).expect_err(json));
             let start = format!("parsing YAML: {key}: invalid ");
             assert!(error.starts_with(&start), "{json}: {error}");
@@ -442,8 +441,6 @@ mod yaml {
             let error = error_chain(&error);
             assert!(error.starts_with(&format!("parsing YAML: {beginning}")), "{error}");
         }
-        let twice = from_yaml(b"annotations:\n  on: a\n  true: b\n").expect_err("twice");
-        assert!(error_chain(&twice).contains("duplicate key"), "{}", error_chain(&twice));
     }
 
     #[test]

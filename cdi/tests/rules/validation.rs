@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use onload_cdi::{ContainerEdits, LenientName, Spec, lint, validate, validate_edits};
+use onload_cdi::{ContainerEdits, Spec, lint, validate, validate_edits};
 
 use crate::{edits, spec_with};
 
@@ -113,7 +113,7 @@ fn all_invalid_locations_are_reported() {
     };
     assert_eq!(change(&|_| {}), [""; 0]);
     assert_eq!(change(&|spec| spec.cdi_version.clear()), ["cdiVersion"]);
-    assert_eq!(change(&|spec| spec.kind = LenientName::default()), ["kind"]);
+    assert_eq!(change(&|spec| spec.kind = String::new()), ["kind"]);
     assert_eq!(change(&|spec| spec.kind = "vendor.com".into()), ["kind"]);
     assert_eq!(change(&|spec| spec.kind = "vendor.com-/device".into()), ["kind"]);
     assert_eq!(change(&|spec| spec.kind = "vendor.com/device=".into()), ["kind"]);
@@ -126,7 +126,7 @@ fn all_invalid_locations_are_reported() {
     assert_eq!(change(&|spec| spec.devices.push(spec.devices[0].clone())), ["devices[1].name"]);
     assert_eq!(
         change(&|spec| {
-            spec.kind = LenientName::default();
+            spec.kind = String::new();
             spec.container_edits.env.push("x".to_owned());
             spec.devices[0].container_edits.env.push("y".to_owned());
         }),

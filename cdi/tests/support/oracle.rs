@@ -271,7 +271,7 @@ fn edits(dirs: &[PathBuf], names: &[&str]) -> Result<ContainerEdits, String> {
 pub fn inject(dirs: &[PathBuf], names: &[&str], config: &[u8]) -> Result<Vec<u8>, String> {
     let mut edits = edits(dirs, names)?;
     let mut config = OciConfig::parse(config).map_err(|error| error_chain(&error))?;
-    if config.has_namespace("user").map_err(|error| error_chain(&error))? {
+    if !config.namespace_paths("user").map_err(|error| error_chain(&error))?.is_empty() {
         map_ids(&mut edits);
     }
     apply(&mut config, &edits, &HostNodes).map_err(|error| error_chain(&error))?;

@@ -112,7 +112,7 @@ fn vf_configs(specs: &Registry) -> BTreeMap<DeviceId, VfConfig> {
     let kinds = Class::FUNCTION_CLASSES.map(Class::cdi_kind);
     let mut configs = BTreeMap::new();
     for resolved in specs.devices() {
-        if !kinds.iter().any(|kind| kind == resolved.name.kind().as_str()) {
+        if !kinds.iter().any(|kind| kind == resolved.name.kind.as_str()) {
             continue;
         }
         for hook in &resolved.device.container_edits.hooks {
@@ -135,7 +135,7 @@ fn lease_hooks(specs: &Registry) -> BTreeMap<Class, Vec<Hook>> {
     let kinds = Class::ALL.map(|class| (class, class.cdi_kind()));
     let mut hooks = BTreeMap::new();
     for resolved in specs.devices() {
-        let kind = resolved.name.kind().as_str();
+        let kind = resolved.name.kind.as_str();
         let class = kinds.iter().find(|(_, of_class)| of_class == kind);
         let Some((class, _)) = class.filter(|(class, _)| !hooks.contains_key(class)) else {
             continue;

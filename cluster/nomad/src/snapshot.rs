@@ -239,5 +239,5 @@ fn find_unused(group: &NomadGroup, index: usize, is_taken: impl Fn(usize) -> boo
 }
 
 fn leased_devices(class: Class, names: &[QualifiedName]) -> impl Iterator<Item = DeviceId> {
-    names.iter().map(|name| name.device().clone()).map(move |name| DeviceId { class, name })
+    names.iter().map(|name| name.device.clone()).map(move |name| DeviceId { class, name })
 }

@@ -65,7 +65,7 @@ fn host_processes(host: &Host) -> Processes {
 fn format_request(devices: &BTreeSet<(Class, QualifiedName)>) -> String {
     let mut names: BTreeMap<Class, Vec<&str>> = BTreeMap::new();
     for (class, name) in devices {
-        names.entry(*class).or_default().push(name.device().as_str());
+        names.entry(*class).or_default().push(name.device.as_str());
     }
     let words: Vec<String> =
         names.iter().map(|(class, names)| format!("{class}={}", names.join(","))).collect();
@@ -165,7 +165,7 @@ mod tests {
     fn names(names: &[&str]) -> BTreeSet<(Class, QualifiedName)> {
         let names = names.iter().map(|name| {
             let name: QualifiedName = name.parse().unwrap();
-            (name.kind().class().parse().unwrap(), name)
+            (name.kind.class().parse().unwrap(), name)
         });
         names.collect()
     }

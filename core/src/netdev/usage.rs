@@ -9,51 +9,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use onload_sys::error::{Result, bail};
-use onload_sys::netlink::{self, address::Address};
+use onload_sys::netlink::address::Address;
+use onload_sys::netlink::link::Link;
+use onload_sys::netlink::route::Route;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::{Quoted, quote_for_shell};
 
 /// The parts of a network namespace that show how its interfaces are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkState {
-    pub links: Vec<NetworkLink>,
+    pub links: Vec<Link>,
     pub addresses: Vec<Address>,
     /// The routes. A route over several interfaces has one entry for each of them.
     pub routes: Vec<LinkRoute>,
-}
-
-/// An interface (`RTM_NEWLINK`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NetworkLink {
-    /// The interface's index in this namespace.
-    pub index: u32,
-    pub name: String,
-    /// The kind of a virtual interface (`IFLA_INFO_KIND`), for instance `macvlan`.
-    pub kind: Option<String>,
-    /// The mode of a bond or an ipvlan, or the EtherType of a VLAN's tag.
-    pub variant: Option<u16>,
-    /// The index of the bridge, bond or similar interface that this one belongs to (`IFLA_MASTER`).
-    pub master: Option<u32>,
-    /// The index of the interface of this namespace that this one is stacked on (`IFLA_LINK`).
-    pub lower: Option<u32>,
-    /// Whether an XDP program is attached (`IFLA_XDP_ATTACHED`).
-    pub has_xdp: bool,
-}
-
-impl From<&netlink::link::Link> for NetworkLink {
-    fn from(link: &netlink::link::Link) -> Self {
-        let kind = String::from_utf8_lossy(&link.kind).into_owned();
-        NetworkLink {
-            index: link.index,
-            name: link.display_name(),
-            kind: Some(kind).filter(|kind| !kind.is_empty()),
-            variant: link.variant,
-            master: link.master,
-            // The peer of a veth may be in another namespace, where the index means another interface.
-            lower: link.lower.filter(|_| link.lower_namespace.is_none()),
-            has_xdp: !link.xdp_modes.is_empty(),
-        }
-    }
 }
 
 /// A route over an interface (`RTM_NEWROUTE`).
@@ -69,7 +37,7 @@ pub struct LinkRoute {
 
 impl LinkRoute {
     /// Returns one entry for each interface of a route.
-    pub fn from_route(route: netlink::route::Route) -> impl Iterator<Item = LinkRoute> {
+    pub fn from_route(route: Route) -> impl Iterator<Item = LinkRoute> {
         let (destination, prefix) = route.destination;
         route.interfaces.into_iter().map(move |index| LinkRoute {
             index,
@@ -98,15 +66,15 @@ pub struct ExtraUses<'a> {
 }
 
 impl NetworkState {
-    pub fn link(&self, name: &str) -> Option<&NetworkLink> {
-        self.links.iter().find(|link| link.name == name)
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name.as_bytes())
     }
 
     /// Returns the interfaces that carry a default route, and those below them: the members of a
     /// bond, and the interface below a VLAN. All bridges of Open vSwitch count as one, since the
     /// kernel attaches the ports of every bridge to `ovs-system`.
     pub fn default_route_links(&self) -> BTreeSet<u32> {
-        let indexes_of = |is_wanted: &dyn Fn(&NetworkLink) -> bool| -> Vec<u32> {
+        let indexes_of = |is_wanted: &dyn Fn(&Link) -> bool| -> Vec<u32> {
             self.links.iter().filter(|link| is_wanted(link)).map(|link| link.index).collect()
         };
         let mut pending: Vec<u32> =
@@ -120,7 +88,7 @@ impl NetworkState {
             let Some(link) = self.links.iter().find(|link| link.index == index) else {
                 continue;
             };
-            pending.extend(link.lower);
+            pending.extend(link.lower_in_same_namespace());
             if is_open_vswitch(link) {
                 pending.extend(indexes_of(&is_open_vswitch));
             }
@@ -134,7 +102,7 @@ impl NetworkState {
     ///
     /// An AF_XDP registration with Onload does not count: it survives the move, and accelerates the
     /// container's programs.
-    pub fn describe_uses(&self, link: &NetworkLink, extra_uses: ExtraUses<'_>) -> Vec<String> {
+    pub fn describe_uses(&self, link: &Link, extra_uses: ExtraUses<'_>) -> Vec<String> {
         let mut uses = Vec::new();
         let routes: Vec<&LinkRoute> =
             self.routes.iter().filter(|route| route.index == link.index).collect();
@@ -149,7 +117,7 @@ impl NetworkState {
             uses.push(format!("it is a part of {master}; remove it there"));
         }
         for upper in &self.links {
-            if upper.lower == Some(link.index) && upper.index != link.index {
+            if upper.lower_in_same_namespace() == Some(link.index) && upper.index != link.index {
                 uses.push(format!("{} is on it; delete that", describe_link(upper)));
             }
         }
@@ -167,7 +135,7 @@ impl NetworkState {
             }
         }
         for (applies, text) in [
-            (link.has_xdp, "an XDP program is attached to it; detach it"),
+            (!link.xdp_modes.is_empty(), "an XDP program is attached to it; detach it"),
             (
                 extra_uses.has_tcx,
                 "BPF programs (tcx) are attached to it; detach them, `bpftool net` shows them",
@@ -207,17 +175,17 @@ pub fn is_below(device: &Path, function: PciAddress) -> bool {
 
 /// Returns whether Open vSwitch created the interface: `ovs-system`, or a port such as `br-ex`
 /// (net/openvswitch/vport-internal_dev.c).
-fn is_open_vswitch(link: &NetworkLink) -> bool {
-    link.kind.as_deref() == Some("openvswitch")
+fn is_open_vswitch(link: &Link) -> bool {
+    link.kind == b"openvswitch"
 }
 
 /// Formats an interface with its kind.
-fn describe_link(link: &NetworkLink) -> String {
-    let name = Quoted(&link.name);
-    match &link.kind {
-        Some(kind) => format!("{} {name}", describe_kind(kind)),
-        None => name.to_string(),
+fn describe_link(link: &Link) -> String {
+    let name = link.display_name();
+    if link.kind.is_empty() {
+        return Quoted(&name).to_string();
     }
+    format!("{} {}", describe_kind(&String::from_utf8_lossy(&link.kind)), Quoted(&name))
 }
 
 /// Formats the kind of a virtual interface without quotes, since it is a name from the kernel.
@@ -250,21 +218,27 @@ impl NetworkState {
     /// Adds the entry of one line. Returns `None` if the line is invalid.
     fn add(&mut self, words: &[&str]) -> Option<()> {
         match *words {
-            ["link", index, name, kind, master, lower, xdp] => self.links.push(NetworkLink {
+            ["link", index, name, kind, master, lower, xdp] => self.links.push(Link {
                 index: index.parse().ok()?,
-                name: (!name.is_empty()).then(|| name.to_owned())?,
-                kind: kind.split(VARIANT).next().filter(|kind| *kind != NONE).map(str::to_owned),
+                name: (!name.is_empty()).then(|| name.into())?,
+                kind: kind
+                    .split(VARIANT)
+                    .next()
+                    .filter(|kind| *kind != NONE)
+                    .unwrap_or_default()
+                    .into(),
                 variant: match kind.split_once(VARIANT) {
                     Some((_, variant)) => Some(variant.parse().ok()?),
                     None => None,
                 },
                 master: parse_optional(master)?,
                 lower: parse_optional(lower)?,
-                has_xdp: match xdp {
-                    "xdp" => true,
-                    NONE => false,
+                xdp_modes: match xdp {
+                    "xdp" => ANY_XDP_MODE,
+                    NONE => &[],
                     _ => return None,
                 },
+                ..Link::default()
             }),
             ["address", index, address] => {
                 let (address, prefix) = parse_prefixed(address)?;
@@ -291,13 +265,17 @@ impl NetworkState {
             |number: Option<u32>| number.map_or(NONE.to_owned(), |number| number.to_string());
         let mut text = String::new();
         for link in &self.links {
-            let NetworkLink { index, name, .. } = link;
-            let mut kind = link.kind.as_deref().unwrap_or(NONE).to_owned();
+            let (index, name) = (link.index, link.display_name());
+            let mut kind = match &*link.kind {
+                [] => NONE.to_owned(),
+                kind => String::from_utf8_lossy(kind).into_owned(),
+            };
             if let Some(variant) = link.variant {
                 kind += &format!("{VARIANT}{variant}");
             }
-            let (master, lower) = (format_optional(link.master), format_optional(link.lower));
-            let xdp = if link.has_xdp { "xdp" } else { NONE };
+            let master = format_optional(link.master);
+            let lower = format_optional(link.lower_in_same_namespace());
+            let xdp = if link.xdp_modes.is_empty() { NONE } else { "xdp" };
             text += &format!("link {index} {name} {kind} {master} {lower} {xdp}\n");
         }
         for Address { index, address, prefix } in &self.addresses {
@@ -339,6 +317,8 @@ fn documentation_address(address: IpAddr) -> IpAddr {
 
 /// The separator between a kind and its variant.
 const VARIANT: char = ':';
+/// Stands for the mode of an XDP program, which the text does not have.
+const ANY_XDP_MODE: &[u32] = &[0];
 /// The text of an absent field.
 const NONE: &str = "-";
 
@@ -517,7 +497,7 @@ mod tests {
         for (link, same) in whole.links.iter().zip(&masked.links) {
             let count =
                 |state: &NetworkState, link| state.describe_uses(link, ExtraUses::default()).len();
-            assert_eq!(count(&whole, link), count(&masked, same), "{}", link.name);
+            assert_eq!(count(&whole, link), count(&masked, same), "{}", link.display_name());
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use onload_sys::bail;
@@ -151,18 +150,10 @@ impl NativeLibrary {
             return Ok(None);
         };
         let OpenFile { file, size, path } = opened;
-        // These bytes tell a loader the architecture. An image may have hundreds of foreign libraries,
-        // which are not read any further.
-        let mut start = [0; 20];
-        if file.read_exact_at(&mut start, 0).is_ok()
-            && start.starts_with(ELF_MAGIC)
-            && !is_native(&start)
-        {
-            return Ok(None);
-        }
         let summary =
             elf::summarize_file(&file, size).with_context(|| format!("reading {path:?}"))?;
-        Ok(Some(NativeLibrary { path, summary, file, size }))
+        let is_native = summary.is_64 && Some(summary.machine) == MACHINE;
+        Ok(is_native.then_some(NativeLibrary { path, summary, file, size }))
     }
 
     pub(super) fn each_symbol(&self, visit: &mut dyn FnMut(DynamicSymbol<'_>)) -> Result<()> {
@@ -222,14 +213,6 @@ impl NativeLibrary {
             None => self.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         }
     }
-}
-
-const ELF_MAGIC: &[u8] = b"\x7fELF";
-
-/// Compares `EI_CLASS` (ELFCLASS64) and `e_machine`.
-fn is_native(start: &[u8; 20]) -> bool {
-    let machine = u16::from_ne_bytes([start[18], start[19]]);
-    start[4] == 2 && Some(machine) == MACHINE
 }
 
 /// The `e_machine` of this program (elf.h, EM_X86_64 and EM_AARCH64).

@@ -36,14 +36,6 @@ use symbols::{find_lost_version, find_unmet, find_unmet_by_program};
 pub use verbs::LIBIBVERBS;
 use verbs::{VerbsLibrary, is_config_path, is_library_path};
 
-/// A regular file of the host, without links in its path, and where it is mounted: read-only,
-/// nosuid, nodev.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LibraryMount {
-    pub source: PathBuf,
-    pub target: PathBuf,
-}
-
 /// How the host's libraries are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountMethod {
@@ -59,7 +51,9 @@ pub enum LibraryDecision {
     Fits,
     Mount {
         method: MountMethod,
-        files: Vec<LibraryMount>,
+        /// Regular files of the host, without links in their paths, by the path where each is
+        /// mounted: read-only, nosuid, nodev.
+        files: BTreeMap<PathBuf, PathBuf>,
         /// The devices that these libraries do not serve, with the reasons.
         unserved: Option<String>,
     },
@@ -203,7 +197,16 @@ fn try_decide(
             None => format!("{names}: {reason}"),
         });
     }
-    Ok(best.to_decision(&unserved.join("; ")))
+    let unserved = unserved.join("; ");
+    // The image's own libraries serve the other devices.
+    if best.files.is_empty() {
+        return Ok(LibraryDecision::Unfit(unserved));
+    }
+    Ok(LibraryDecision::Mount {
+        method: best.method,
+        files: best.files.clone(),
+        unserved: Some(unserved).filter(|unserved| !unserved.is_empty()),
+    })
 }
 
 fn append_reason(message: String, reason: &str) -> String {
@@ -216,27 +219,6 @@ struct MountPlan {
     files: BTreeMap<PathBuf, PathBuf>,
     /// The providers that remain unusable, with the reasons.
     unserved: Vec<(&'static str, String)>,
-}
-
-impl MountPlan {
-    fn to_decision(&self, unserved: &str) -> LibraryDecision {
-        // The image's own libraries serve the other devices.
-        if self.files.is_empty() {
-            return LibraryDecision::Unfit(unserved.to_owned());
-        }
-        LibraryDecision::Mount {
-            method: self.method,
-            files: self
-                .files
-                .iter()
-                .map(|(target, source)| LibraryMount {
-                    source: source.clone(),
-                    target: target.clone(),
-                })
-                .collect(),
-            unserved: (!unserved.is_empty()).then(|| unserved.to_owned()),
-        }
-    }
 }
 
 /// The state of the image's provider for a device.

@@ -157,7 +157,7 @@ fn describe(report: &LibraryReport) -> String {
         LibraryDecision::Mount { method, files, unserved } => {
             let short = |path: &Path| path.display().to_string().replace(MULTIARCH, "...");
             let mut out = format!("{method:?}\n");
-            for LibraryMount { source, target, .. } in files {
+            for (target, source) in files {
                 let (source, target) = (short(source), short(target));
                 let behind = if source == target { String::new() } else { format!(" {source}") };
                 out += &format!("  {target}{behind}\n");

@@ -183,7 +183,7 @@ fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
     let (limit_hooks, hooks) = edits
         .hooks
         .into_iter()
-        .filter_map(|hook| Some((*hook.hook_name.valid()?, hook)))
+        .filter_map(|hook| Some((hook.hook_name.parse::<HookName>().ok()?, hook)))
         .partition(|(_, hook)| is_limit_hook(hook));
     let (mounts, nodes) = (edits.mounts, Vec::new());
     Ok(AdjustmentEdits { env, mounts, nodes, hooks, limit_hooks, others })

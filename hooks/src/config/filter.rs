@@ -235,7 +235,7 @@ impl Filter<'_> {
         if !has_hugetlbfs {
             return Ok(());
         }
-        let is_own = config.has_namespace("user").context(CONFIG_JSON)?;
+        let is_own = !config.namespace_paths("user").context(CONFIG_JSON)?.is_empty();
         if is_own || !self.privilege.is_initial_namespace {
             bail!(
                 "{}: a hugetlbfs cannot be mounted in a container with its own user namespace; run the container as root without one, or use anonymous huge pages",
@@ -285,7 +285,11 @@ impl Filter<'_> {
             .context(CONFIG_JSON)?;
         let mut misfit = library_choice.misfit;
         let libraries = ContainerEdits {
-            mounts: library_choice.files.iter().map(rdma_libraries::mount).collect(),
+            mounts: library_choice
+                .files
+                .iter()
+                .map(|(target, source)| rdma_libraries::mount(target, source))
+                .collect(),
             ..ContainerEdits::default()
         };
         match check_targets(&libraries, config, Some(root)) {
@@ -406,7 +410,8 @@ impl Filter<'_> {
                 describe_origin(&entry.origin)
             ));
         }
-        config.each_hugepage_limit(|held| limits.retain(|limit| *limit != held))?;
+        let held = config.hugepage_limits()?;
+        limits.retain(|limit| !held.contains(limit));
         if !limits.is_empty() {
             config.set_hugepage_limits(&limits)?;
         }

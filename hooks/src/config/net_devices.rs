@@ -95,11 +95,11 @@ fn hook_for_interface(hook: &Hook, name: &str, inside: Option<&str>) -> Result<O
 fn is_moved_by_hook(config: &OciConfig, name: &str) -> Result<bool, OciConfigError> {
     let mut is_moved = false;
     for stage in [HookName::CreateRuntime, HookName::Prestart] {
-        config.each_hook(stage, |hook| {
+        for hook in config.hooks(stage)? {
             let arguments = HookArguments::from_command(hook.args.as_deref().unwrap_or_default());
             let mut interfaces = arguments.iter().flat_map(|(_, arguments)| &arguments.netdev);
             is_moved |= interfaces.any(|interface| interface.name.to_string() == name);
-        })?;
+        }
     }
     Ok(is_moved)
 }

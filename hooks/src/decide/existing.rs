@@ -39,13 +39,12 @@ pub(crate) fn drop_held_hooks(
     config: &OciConfig,
 ) -> Result<(), OciConfigError> {
     let stages: BTreeSet<HookName> =
-        hooks.iter().filter_map(|hook| hook.hook_name.valid()).copied().collect();
+        hooks.iter().filter_map(|hook| hook.hook_name.parse().ok()).collect();
     for stage in stages {
-        config.each_hook(stage, |held| {
-            hooks.retain(|hook| {
-                hook.hook_name.valid() != Some(&stage) || held != OciHook::from(hook)
-            });
-        })?;
+        let held = config.hooks(stage)?;
+        hooks.retain(|hook| {
+            hook.hook_name != stage.as_str() || !held.contains(&OciHook::from(hook))
+        });
     }
     Ok(())
 }
@@ -78,7 +77,7 @@ fn find_present_nodes(
         }
     })?;
     let mut has_rule = vec![false; devices.len()];
-    config.each_device_rule(|rule| {
+    for rule in config.device_rules()? {
         if let (true, Some("c"), Some(major), Some(minor)) =
             (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
         {
@@ -86,7 +85,7 @@ fn find_present_nodes(
                 *has_rule |= is_of(device, major, minor) && allows_access(&rule, &device.node);
             }
         }
-    })?;
+    }
     let both = has_node.iter().zip(has_rule);
     Ok(both.map(|(node, rule)| *node && rule).collect())
 }

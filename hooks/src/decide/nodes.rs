@@ -105,7 +105,7 @@ impl NodeCheck<'_> {
     /// The device that a node without an expectation belongs to: an entry is named after its device.
     fn expected_device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
-        let device_name = self.entry.resolved.name.device().as_str();
+        let device_name = self.entry.resolved.name.device.as_str();
         let unowned = || {
             error!(
                 "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",

@@ -298,7 +298,7 @@ fn device_request(
             "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
         )
     })?;
-    let name = resolved.name.device().clone();
+    let name = resolved.name.device.clone();
     let device_request = MemberRequest {
         in_order: container_gpus.is_some(),
         ..MemberRequest::for_pool(class, name, count, pool)
@@ -314,13 +314,13 @@ fn find_held_members(
     named: &[(DeviceId, Token)],
 ) -> Result<Option<ReservedMembers>, OciConfigError> {
     let mut granted = ReservedMembers::new();
-    config.each_hook(HookName::CreateRuntime, |hook| {
+    for hook in config.hooks(HookName::CreateRuntime)? {
         let args = hook.args.unwrap_or_default();
         let arguments = HookArguments::from_command(&args).map(|(_, arguments)| arguments);
         if let Some(HookArguments { lease, token: Some(token), .. }) = arguments {
             granted.extend(lease.into_iter().map(|device| (device, token.clone())));
         }
-    })?;
+    }
     let mut members = Vec::new();
     for device_request in device_requests {
         for _ in 0..device_request.count {

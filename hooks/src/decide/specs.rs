@@ -90,14 +90,14 @@ impl OnloadSpecs {
 
     fn devices_of_class(&self, class: Class) -> impl Iterator<Item = ResolvedDevice<'_>> {
         let kind = class.cdi_kind();
-        self.registry.devices().filter(move |device| device.name.kind().as_str() == kind)
+        self.registry.devices().filter(move |device| device.name.kind.as_str() == kind)
     }
 
     /// Returns the names of the devices of a class, without pools and names for several devices or none.
     pub(crate) fn device_names(&self, class: Class) -> Vec<String> {
         self.devices_of_class(class)
             .filter(|resolved| resolved.device.annotations.is_empty())
-            .map(|resolved| resolved.name.device().to_string())
+            .map(|resolved| resolved.name.device.to_string())
             .filter(|name| !["all", "loopback"].contains(&name.as_str()))
             .collect()
     }
@@ -109,7 +109,7 @@ impl OnloadSpecs {
                 let nodes = &resolved.device.container_edits.device_nodes;
                 nodes.iter().any(|entry| entry.path == node)
             })
-            .map(|resolved| resolved.name.device().to_string())
+            .map(|resolved| resolved.name.device.to_string())
             .filter(|name| name != "all" && !gpu_name::is_gpu_name(name))
             .collect()
     }
@@ -123,13 +123,11 @@ impl OnloadSpecs {
                 })
             })
         {
-            let device = group.name.device();
+            let device = &group.name.device;
             return error!("{origin}: {quoted} is in the group of {device}; request {device}");
         }
-        let names: Vec<String> = self
-            .devices_of_class(class)
-            .map(|resolved| resolved.name.device().to_string())
-            .collect();
+        let names: Vec<String> =
+            self.devices_of_class(class).map(|resolved| resolved.name.device.to_string()).collect();
         let offered = if names.is_empty() && self.registry.errors().is_empty() {
             format!(
                 "nothing, because {1} has no specification of {0}; \"onload-ctk discover \
@@ -164,7 +162,10 @@ fn is_onload_spec(name: &[u8]) -> bool {
 }
 
 fn qualified_name(class: Class, name: &str) -> Result<QualifiedName, NameError> {
-    Ok(QualifiedName::new(Kind::try_from(class.cdi_kind())?, DeviceName::try_from(name)?))
+    Ok(QualifiedName {
+        kind: Kind::try_from(class.cdi_kind())?,
+        device: DeviceName::try_from(name)?,
+    })
 }
 
 /// Returns the file's specification if its kind is wanted, or the error if its kind may be wanted.

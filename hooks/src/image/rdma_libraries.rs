@@ -1,13 +1,14 @@
 //! Which provider libraries a container with RDMA devices uses: those of its image, or those of the host, as the operator
 //! has it.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError};
 use onload_cdi::{Hook, Mount};
 use onload_core::config::RdmaLibraries;
 use onload_core::hook_arguments::HookArguments;
-use onload_core::rdma_providers::{
-    self, ImageFiles, LibraryDecision, LibraryMount, MountMethod, VerbsDevice,
-};
+use onload_core::rdma_providers::{self, ImageFiles, LibraryDecision, MountMethod, VerbsDevice};
 
 use super::preload::covered_by;
 use super::preload::program::{ContainerProgram, ProgramFiles};
@@ -24,8 +25,8 @@ const OPTIONS: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LibraryChoice {
-    /// The files of the host that the container does not have yet.
-    pub files: Vec<LibraryMount>,
+    /// The files of the host that the container does not have yet, by their paths in the container.
+    pub files: BTreeMap<PathBuf, PathBuf>,
     /// Why its programs cannot use the devices, or some of them.
     pub misfit: Option<String>,
     pub reasons: Vec<String>,
@@ -83,7 +84,7 @@ pub(crate) fn choose(
             choice
                 .reasons
                 .push(format!("{}: the host's are mounted", describe_lack(method, &names)));
-            files.retain(|file| !has_mount(config, &mount(file)));
+            files.retain(|target, source| !has_mount(config, &mount(target, source)));
             choice.files = files;
         }
     }
@@ -114,10 +115,10 @@ fn describe_lack(method: MountMethod, names: &str) -> String {
     }
 }
 
-pub(crate) fn mount(file: &LibraryMount) -> Mount {
+pub(crate) fn mount(target: &Path, source: &Path) -> Mount {
     Mount {
-        host_path: file.source.to_string_lossy().into_owned(),
-        container_path: file.target.to_string_lossy().into_owned(),
+        host_path: source.to_string_lossy().into_owned(),
+        container_path: target.to_string_lossy().into_owned(),
         type_: None,
         options: OPTIONS.map(Into::into).into(),
     }

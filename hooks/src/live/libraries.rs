@@ -136,7 +136,7 @@ fn choose(
         binds: choice
             .files
             .into_iter()
-            .map(|file| BindMount::new(file.source, file.target, attributes))
+            .map(|(target, source)| BindMount::new(source, target, attributes))
             .collect(),
         warnings: Vec::new(),
         reasons: choice.reasons,

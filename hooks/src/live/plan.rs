@@ -391,9 +391,9 @@ impl Planner<'_> {
             }
         }
         for hook in edits.hooks.iter().filter(|hook| !is_own_hook(hook)) {
-            let hooks = match hook.hook_name.valid() {
-                Some(stage) => self.config.hooks(*stage)?,
-                None => Vec::new(),
+            let hooks = match hook.hook_name.parse() {
+                Ok(stage) => self.config.hooks(stage)?,
+                Err(_) => Vec::new(),
             };
             if !hooks.contains(&OciHook::from(hook)) {
                 return Ok(Some(format!("the hook {}", hook.path)));

@@ -170,7 +170,7 @@ impl<'a> TargetChecker<'a> {
         if target.file_system == TargetFileSystem::FreshTmpfs && mount.is_fresh {
             return Ok(false);
         }
-        let fs_type = String::from_utf8_lossy(mount.fs_type);
+        let fs_type = String::from_utf8_lossy(&mount.fs_type);
         Err(foreign_error(&target.path, &fs_type))
     }
 }

@@ -201,9 +201,6 @@ fn remove_empty(run: &RunDir, id: &ContainerId) {
 
 #[cfg(test)]
 mod tests {
-    use onload_lease::run_dir::{LOCKS, open_private};
-    use onload_sys::fs::lock::acquire_while;
-
     use super::*;
     use crate::record::container_record::TargetType;
     use crate::record::init::InitProcess;
@@ -218,17 +215,18 @@ mod tests {
         let id: ContainerId = "c1".parse().unwrap();
         std::fs::create_dir(dir.path().join("c1")).unwrap();
         std::fs::write(dir.path().join("c1/record.json"), "{}").unwrap();
-        let mut sweeper = run().lock_if_free();
-        let locks = open_private(run(), LOCKS).unwrap();
-        let (path, shared) = (dir.path().join(LOCKS), LockMode::Shared);
-        let mut met = false;
-        let lock = acquire_while(locks, &path, "containers", shared, Duration::ZERO, &mut || {
-            sweep::clear(&run(), &id, sweeper.take().as_ref()).unwrap();
-            assert!(!dir.path().join("c1").exists());
-            met = true;
-            true
+        let sweeper = run().lock_if_free();
+        let lock = std::thread::scope(|scope| {
+            let sweep = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                sweep::clear(&run(), &id, sweeper.as_ref()).unwrap();
+                assert!(!dir.path().join("c1").exists());
+                drop(sweeper);
+            });
+            let lock = run().lock(LockMode::Shared, Duration::from_secs(60));
+            sweep.join().unwrap();
+            lock
         });
-        assert!(met, "the sweeper has another lock");
         let own = ContainerDir::create(run(), &id, lock).unwrap();
         own.write("ld.so.preload", b"x", None).unwrap();
         assert!(dir.path().join("c1/ld.so.preload").exists());

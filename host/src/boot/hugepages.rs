@@ -40,7 +40,7 @@ pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
             let path = directory.join(&name).join("nr_hugepages");
             let count = host.attribute(&path)?.and_then(|text| text.parse().ok());
             if let (Some(kib), Some(count)) = (parse_size(&name), count) {
-                sizes.insert(PageSize::from_kib(kib), PageCount { path, count });
+                sizes.insert(PageSize { kib }, PageCount { path, count });
             }
         }
     }

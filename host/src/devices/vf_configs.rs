@@ -193,7 +193,7 @@ mod tests {
             let vf: BTreeMap<String, ()> =
                 asked.flat_map(|(_, asked)| asked.vf).map(|vf| (vf.to_string(), ())).collect();
             let vf: Vec<String> = vf.into_keys().collect();
-            format!("{} {}", device.name.valid().unwrap(), vf.join(" "))
+            format!("{} {}", device.name, vf.join(" "))
         });
         described.collect()
     }

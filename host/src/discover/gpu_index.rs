@@ -83,10 +83,10 @@ fn unknown_index(why: &str) -> GpuIndexes {
 
 /// Returns the node paths by GPU number in the device names. For a divided GPU only its slices are listed.
 fn numbered_nodes(specs: &Registry, vendor: &GpuVendor) -> BTreeMap<u32, BTreeSet<String>> {
-    let devices = specs.devices().filter(|resolved| resolved.name.kind().as_str() == vendor.kind);
+    let devices = specs.devices().filter(|resolved| resolved.name.kind.as_str() == vendor.kind);
     let mut numbered: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for resolved in devices {
-        if let Some(index) = gpu_name::vendor_index(resolved.name.device().as_str()) {
+        if let Some(index) = gpu_name::vendor_index(resolved.name.device.as_str()) {
             let paths =
                 resolved.device.container_edits.device_nodes.iter().map(|node| node.path.clone());
             numbered.entry(index).or_default().extend(paths);

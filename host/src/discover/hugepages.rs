@@ -58,7 +58,7 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
             total: count("nr_hugepages"),
             free: count("free_hugepages"),
             overcommit: count("nr_overcommit_hugepages"),
-            name: PageSize::from_kib(size_kib).to_string(),
+            name: PageSize { kib: size_kib }.to_string(),
             size_kib,
             nodes: by_node.remove(&size_kib).unwrap_or_default(),
             mounts: mounts.remove(&size_kib).unwrap_or_default().into_iter().collect(),
@@ -293,7 +293,7 @@ mod tests {
             (16_777_216, "16Gi"),
         ];
         for (size, name) in names {
-            assert_eq!(PageSize::from_kib(size).to_string(), name);
+            assert_eq!(PageSize { kib: size }.to_string(), name);
         }
     }
 

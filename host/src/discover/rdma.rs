@@ -189,13 +189,13 @@ fn fixed_reason(
 fn interface_use(device: &RdmaDevice, network: &NetworkState) -> Option<String> {
     let mut links = device.netdevs.iter().filter_map(|name| network.link(name));
     links.find_map(|link| {
-        let is_ipoib = link.kind.as_deref() == Some("ipoib");
+        let is_ipoib = link.kind == b"ipoib";
         let uses = is_ipoib.then(|| network.describe_uses(link, ExtraUses::default()));
         let first = uses?.into_iter().next()?;
         Some(format!(
             "in netns mode exclusive a device moves into the container's network namespace, which \
              would delete its interface {}, which the host uses: {first}",
-            Quoted(&link.name)
+            Quoted(&link.display_name())
         ))
     })
 }

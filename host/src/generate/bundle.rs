@@ -95,7 +95,7 @@ impl<'d> BundleSources<'d> {
         };
         let kind = Kind::try_from(class.cdi_kind()).map_err(|_| missing())?;
         let device = DeviceName::try_from(reference.name.as_str()).map_err(|_| missing())?;
-        let name = QualifiedName::new(kind, device);
+        let name = QualifiedName { kind, device };
         let resolved = self.registry.device(&name).ok_or_else(missing)?;
         let is_pool = !resolved.device.annotations.is_empty();
         let mut edits = self.registry.edits_for(&[name]).map_err(|error| error.to_string())?;
@@ -184,12 +184,7 @@ mod tests {
 
     fn edits(specs: &BTreeMap<SpecName, Spec>, name: &str) -> ContainerEdits {
         let spec = &specs[&SpecName::devices(Class::Bundle)];
-        spec.devices
-            .iter()
-            .find(|device| device.name.valid().unwrap().as_str() == name)
-            .unwrap()
-            .container_edits
-            .clone()
+        spec.devices.iter().find(|device| device.name == name).unwrap().container_edits.clone()
     }
 
     fn reasons(host: &str, text: &str) -> Vec<String> {

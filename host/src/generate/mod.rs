@@ -168,7 +168,7 @@ fn build_spec(
     devices: BTreeMap<DeviceName, Device>,
 ) -> anyhow::Result<Spec> {
     let mut spec = Spec {
-        kind: class.cdi_kind().as_str().into(),
+        kind: class.cdi_kind(),
         container_edits: common,
         devices: devices.into_values().collect(),
         ..Spec::default()
@@ -242,10 +242,8 @@ fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<Stri
     let mut warnings = Vec::new();
     for device in &spec.devices {
         let env = &device.container_edits.env;
-        if let Some(name) = device.name.valid()
-            && name.as_str() != "all"
-            && !env.iter().any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES))
-        {
+        let name = &device.name;
+        if name != "all" && !env.iter().any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES)) {
             warnings.push(format!(
                 "[cdi] select-interface is set, but zf {name} comes without \
                  {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an \

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
-use onload_core::netdev::usage::{LinkRoute, NetworkLink, NetworkState};
+use onload_core::netdev::usage::{LinkRoute, NetworkState};
 use onload_sys::netlink::socket::NetlinkSocket;
 use onload_sys::netlink::{address, link, route};
 use rustix::fs::{Mode, OFlags};
@@ -62,9 +62,8 @@ pub(crate) fn read() -> io::Result<NetworkState> {
 }
 
 /// Parses a link. Returns `None` for one without a name.
-fn parse_link(payload: &[u8]) -> Option<NetworkLink> {
-    let network_link = NetworkLink::from(&link::parse(payload)?);
-    (!network_link.name.is_empty()).then_some(network_link)
+fn parse_link(payload: &[u8]) -> Option<link::Link> {
+    link::parse(payload).filter(|link| !link.name.is_empty())
 }
 
 #[cfg(fuzzing)]
@@ -126,6 +125,6 @@ mod tests {
     fn the_kernel_says_what_this_namespace_has() {
         let namespace = read().unwrap();
         let loopback = namespace.link("lo").unwrap();
-        assert_eq!((loopback.master, loopback.has_xdp), (None, false));
+        assert_eq!((loopback.master, loopback.xdp_modes), (None, &[][..]));
     }
 }

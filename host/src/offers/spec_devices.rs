@@ -34,8 +34,8 @@ impl<'r> SpecDevices<'r> {
         let mut devices: BTreeMap<Class, BTreeMap<&str, ResolvedDevice<'_>>> = BTreeMap::new();
         let mut common = BTreeMap::new();
         for resolved in registry.devices() {
-            let name = resolved.name.device().as_str();
-            let class = classes.get(resolved.name.kind().as_str());
+            let name = resolved.name.device.as_str();
+            let class = classes.get(resolved.name.kind.as_str());
             let Some(class) = class.filter(|_| !is_several(name, &resolved)) else {
                 continue;
             };
@@ -45,9 +45,9 @@ impl<'r> SpecDevices<'r> {
                 .or_insert_with(|| expectations(&resolved.spec.container_edits));
         }
         let conflicts = registry.conflicts().iter().filter_map(|conflict| {
-            let class = classes.get(conflict.name.kind().as_str())?;
+            let class = classes.get(conflict.name.kind.as_str())?;
             let paths = conflict.paths.iter().map(|path| path.display().to_string());
-            Some(((*class, conflict.name.device().as_str()), paths.collect()))
+            Some(((*class, conflict.name.device.as_str()), paths.collect()))
         });
         SpecDevices { registry, devices, conflicts: conflicts.collect(), common }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onload_core::netdev::usage;
 use onload_sys::netlink::link::Link;
 
 /// Interfaces that are on one another; the kernel allows 8 (`MAX_NEST_DEV`).
@@ -120,7 +119,7 @@ impl LinkJudge<'_> {
                 judge_bond(members.into_iter().map(|member| self.judge(depth, member)))
             }
             b"macvlan" | b"ipvlan" | b"vlan" => {
-                let lower = link.lower.filter(|_| link.lower_namespace.is_none());
+                let lower = link.lower_in_same_namespace();
                 let acceleration = match lower.and_then(|lower| self.links.get(&lower).copied()) {
                     Some(lower) => self.judge(depth, lower),
                     None => (self.base)(link),
@@ -160,21 +159,7 @@ fn judge_bond(members: impl Iterator<Item = Acceleration>) -> Acceleration {
 }
 
 /// The host's interfaces that Onload has, of these numbers, with those on them and the bonds of them.
-pub(super) fn with_uppers(
-    numbers: &BTreeSet<u32>,
-    links: &[usage::NetworkLink],
-) -> BTreeMap<u32, LowerPath> {
-    let links: Vec<Link> = links
-        .iter()
-        .map(|link| Link {
-            index: link.index,
-            kind: link.kind.clone().unwrap_or_default().into(),
-            variant: link.variant,
-            master: link.master,
-            lower: link.lower,
-            ..Link::default()
-        })
-        .collect();
+pub(super) fn with_uppers(numbers: &BTreeSet<u32>, links: &[Link]) -> BTreeMap<u32, LowerPath> {
     let ports = |number| BTreeSet::from([(true, number)]);
     let base = |link: &Link| {
         Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
@@ -184,7 +169,7 @@ pub(super) fn with_uppers(
         let ports = ports(*number);
         paths.insert(*number, LowerPath { ports, ..LowerPath::default() });
     }
-    for (number, acceleration) in judge_links(&links, &base) {
+    for (number, acceleration) in judge_links(links, &base) {
         if let Acceleration::Yes(path) = acceleration {
             paths.insert(number, path);
         }

@@ -5,11 +5,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use onload_core::netdev::usage::{NetworkLink, NetworkState};
+use onload_core::netdev::usage::NetworkState;
 use onload_core::onload::LIBRARY;
 use onload_host::discover::netdev;
 use onload_host::netlink::netns_links::route_interface;
 use onload_report::status::{RESTART_REMEDY, VerdictState};
+use onload_sys::netlink::link::Link;
 use onload_sys::text::quote_for_shell;
 
 use super::{Trial, TrialOutcome, image};
@@ -130,7 +131,7 @@ impl TrafficPath {
                 .links
                 .iter()
                 .filter(|link| link.master == Some(bond.index))
-                .map(|member| member.name.clone())
+                .map(Link::display_name)
                 .collect(),
             None => vec![port.to_owned()],
         };
@@ -154,15 +155,15 @@ impl TrafficPath {
         }
         Err(match other_route {
             None => no_address_outcome(network, port),
-            Some((_, carrier, _)) if is_down(&carrier.name) => {
-                let name = &carrier.name;
+            Some((_, carrier, _)) if is_down(&carrier.display_name()) => {
+                let name = carrier.display_name();
                 TrialOutcome::NotTried(
                     format!("{name} is down, so it cannot send"),
-                    format!("run: ip link set dev {} up", quote_for_shell(name)),
+                    format!("run: ip link set dev {} up", quote_for_shell(&name)),
                 )
             }
             Some((neighbour, carrier, route_index)) => {
-                other_route_outcome(network, neighbour, &carrier.name, route_index)
+                other_route_outcome(network, neighbour, &carrier.display_name(), route_index)
             }
         })
     }
@@ -191,23 +192,23 @@ impl TrafficPath {
     }
 }
 
-fn is_one_of(link: &NetworkLink, kinds: &[&str]) -> bool {
-    link.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
+fn is_one_of(link: &Link, kinds: &[&str]) -> bool {
+    kinds.iter().any(|kind| link.kind == kind.as_bytes())
 }
 
-fn find_master<'n>(network: &'n NetworkState, name: &str) -> Option<&'n NetworkLink> {
+fn find_master<'n>(network: &'n NetworkState, name: &str) -> Option<&'n Link> {
     let number = network.link(name)?.master?;
     network.links.iter().find(|link| link.index == number)
 }
 
 /// An interface, and those that are on it and take its packets.
-fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec<&'n NetworkLink> {
+fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n Link) -> Vec<&'n Link> {
     let mut carriers = vec![carrier];
     let mut index = 0;
     while let Some(carrier) = carriers.get(index) {
         let lower_index = carrier.index;
         for link in &network.links {
-            if link.lower == Some(lower_index)
+            if link.lower_in_same_namespace() == Some(lower_index)
                 && is_one_of(link, &["vlan", "macvlan", "ipvlan"])
                 && !carriers.iter().any(|known| known.index == link.index)
             {
@@ -226,7 +227,7 @@ fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
             format!("run: ip address add ADDRESS/24 dev {}", quote_for_shell(port)),
         );
     };
-    let name = &master.name;
+    let name = master.display_name();
     if is_one_of(master, &["bond", "team"]) {
         return TrialOutcome::NotTried(
             format!(
@@ -263,7 +264,7 @@ fn other_route_outcome(
         );
     };
     let route_link = network.links.iter().find(|link| link.index == route_index);
-    let route_name = route_link.map_or("another interface", |link| link.name.as_str());
+    let route_name = route_link.map_or("another interface".to_owned(), Link::display_name);
     TrialOutcome::NotTried(
         format!(
             "the kernel sends to {neighbour}, which is next to an address of {carrier}, by \

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::error::last_errno;
+
 const PROG_LOAD: libc::c_long = 5;
 pub(super) const PROG_DETACH: libc::c_long = 9;
 pub(super) const PROG_GET_FD_BY_ID: libc::c_long = 13;
@@ -106,8 +108,7 @@ pub(super) fn bpf<A: BpfAttr>(command: libc::c_long, attr: &mut A) -> Result<lib
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
     if result < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        return Err(last_errno());
     }
     Ok(result)
 }

@@ -69,53 +69,41 @@ impl Lock {
         mode: LockMode,
         timeout: Duration,
     ) -> Result<Lock, LockError> {
+        let path = path.join(name);
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+            LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
         let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
-        // Returns whether there is time for another attempt.
-        let mut wait = || {
+        loop {
+            let file = open(dir.as_fd(), &path, name)?;
+            match flock(&file, operation) {
+                // If the file was removed in the meantime, another process may have created and locked a new one.
+                Ok(()) if is_still_at(&dir, &path, name, &file)? => return Ok(Lock { file }),
+                Ok(()) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+                Err(error) => return Err(file_error("taking", &path)(error)),
+            }
             let remaining = timeout.saturating_sub(since.elapsed());
+            if remaining.is_zero() {
+                return Err(held_error(&file, path, timeout));
+            }
             std::thread::sleep(pause.min(remaining));
             pause = (pause * 2).min(LAST_PAUSE);
-            !remaining.is_zero()
-        };
-        acquire_while(dir, path, name, mode, timeout, &mut wait)
+        }
     }
 
     /// Takes an exclusive lock if it is free right now.
     pub fn try_acquire(dir: impl AsFd, path: &Path, name: &str) -> Result<Option<Lock>, LockError> {
-        let path = path.join(name);
-        let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, LockMode::Exclusive, &mut || false)?
-            && is_still_at(dir, &path, name, &file)?;
-        Ok(is_ours.then_some(Lock { file }))
+        match Lock::acquire(dir, path, name, LockMode::Exclusive, Duration::ZERO) {
+            Err(LockError::Held { .. }) => Ok(None),
+            result => result.map(Some),
+        }
     }
 
     /// Returns whether the lock's file still exists. Removing it does not release the lock, but other processes no
     /// longer find it.
     pub fn is_linked(&self) -> bool {
         fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0)
-    }
-}
-
-/// Like [`Lock::acquire`], but calls `wait` between attempts and gives up if it returns false.
-pub fn acquire_while(
-    dir: impl AsFd,
-    path: &Path,
-    name: &str,
-    mode: LockMode,
-    timeout: Duration,
-    wait: &mut dyn FnMut() -> bool,
-) -> Result<Lock, LockError> {
-    let path = path.join(name);
-    loop {
-        let file = open(dir.as_fd(), &path, name)?;
-        let is_ours = lock_open(&file, &path, mode, wait)?;
-        // If the file was removed in the meantime, another process may have created and locked a new one.
-        if is_ours && is_still_at(&dir, &path, name, &file)? {
-            return Ok(Lock { file });
-        }
-        if !is_ours || !wait() {
-            return Err(held_error(&file, path, timeout));
-        }
     }
 }
 
@@ -147,27 +135,6 @@ fn open(dir: impl AsFd, path: &Path, name: &str) -> Result<OwnedFd, LockError> {
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> LockError {
     move |source| LockError::File { action, path: path.to_owned(), source }
-}
-
-/// Takes the lock. Returns false if `wait` gave up before it became free.
-fn lock_open(
-    file: &OwnedFd,
-    path: &Path,
-    mode: LockMode,
-    wait: &mut dyn FnMut() -> bool,
-) -> Result<bool, LockError> {
-    let operation = match mode {
-        LockMode::Shared => FlockOperation::NonBlockingLockShared,
-        LockMode::Exclusive => FlockOperation::NonBlockingLockExclusive,
-    };
-    loop {
-        match flock(file, operation) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if wait() => {}
-            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(error) => return Err(file_error("taking", path)(error)),
-        }
-    }
 }
 
 /// Returns whether `name` still refers to an open file.
@@ -276,18 +243,15 @@ mod tests {
     #[test]
     fn it_is_waited_for_until_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let mut held = Some(take(&dir, LockMode::Exclusive).unwrap());
-        let mut attempts = 0;
-        let taken =
-            acquire_while(dir_of(&dir), dir.path(), "lock", LockMode::Shared, NOW, &mut || {
-                attempts += 1;
-                if attempts == 3 {
-                    held = None;
-                }
-                attempts < 100
+        let held = take(&dir, LockMode::Exclusive).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
+                drop(held);
             });
-        taken.unwrap();
-        assert_eq!(attempts, 3);
+            let minute = Duration::from_secs(60);
+            Lock::acquire(dir_of(&dir), dir.path(), "lock", LockMode::Shared, minute).unwrap();
+        });
     }
 
     #[test]
@@ -336,18 +300,20 @@ mod tests {
     #[test]
     fn a_file_that_was_removed_while_it_was_waited_for_is_not_the_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Some(take(&dir, LockMode::Exclusive).unwrap());
-        let mut second = None;
-        let refused =
-            acquire_while(dir_of(&dir), dir.path(), "lock", LockMode::Exclusive, NOW, &mut || {
-                if first.take().is_none() {
-                    return second.is_none();
-                }
+        let first = take(&dir, LockMode::Exclusive).unwrap();
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(30));
                 std::fs::remove_file(dir.path().join("lock")).unwrap();
-                second = Some(take(&dir, LockMode::Exclusive).unwrap());
-                true
+                let second = take(&dir, LockMode::Exclusive).unwrap();
+                drop(first);
+                second
             });
-        assert!(matches!(refused, Err(LockError::Held { .. })));
+            let (directory, wait) = (dir_of(&dir), Duration::from_millis(300));
+            let refused = Lock::acquire(directory, dir.path(), "lock", LockMode::Exclusive, wait);
+            assert!(matches!(refused, Err(LockError::Held { .. })));
+            second.join().unwrap()
+        });
         drop(second);
         take(&dir, LockMode::Exclusive).unwrap();
     }

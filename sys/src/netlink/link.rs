@@ -131,6 +131,12 @@ impl Link {
         String::from_utf8_lossy(&self.name).into_owned()
     }
 
+    /// Returns the index of the lower interface. `None` if it is in another namespace, where the index means another
+    /// interface, as the peer of a veth may be.
+    pub fn lower_in_same_namespace(&self) -> Option<u32> {
+        self.lower.filter(|_| self.lower_namespace.is_none())
+    }
+
     /// Returns true if the interface is stacked on the one with this index, in the same namespace.
     pub fn is_upper_of(&self, index: u32) -> bool {
         self.is_upper_of_in(None, index)

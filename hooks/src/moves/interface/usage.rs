@@ -4,9 +4,7 @@ use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use onload_core::netdev::usage::{
-    ExtraUses, LinkRoute, NetworkLink, NetworkState, describe_kind, is_below,
-};
+use onload_core::netdev::usage::{ExtraUses, LinkRoute, NetworkState, describe_kind, is_below};
 use onload_sys::error::Result;
 use onload_sys::netlink::link::Link;
 use onload_sys::pci::PciAddress;
@@ -43,7 +41,7 @@ pub(in crate::moves) fn check(
         has_tcx: bpf::interface::has_tcx_programs(link),
         ..ExtraUses::default()
     };
-    let mut uses = read_network_state(netns)?.describe_uses(&NetworkLink::from(link), extra_uses);
+    let mut uses = read_network_state(netns)?.describe_uses(link, extra_uses);
     let verbs = function.and_then(|function| find_opener(netns, &verbs_nodes(function)));
     uses.extend(verbs.map(|opener| {
         format!("{opener}, through which it may receive its packets; stop that process")
@@ -73,7 +71,7 @@ fn read_network_state(netns: &Netns) -> Result<NetworkState> {
     let addresses = netns.addresses()?;
     let routes = netns.routes()?;
     Ok(NetworkState {
-        links: links.iter().map(NetworkLink::from).collect(),
+        links,
         addresses,
         routes: routes.into_iter().flat_map(LinkRoute::from_route).collect(),
     })

@@ -251,7 +251,7 @@ fn older_spec_finding(
 fn our_spec_files(context: &CheckContext<'_>) -> Vec<(String, onload_cdi::CdiVersion)> {
     let devices = context.specs.devices();
     let file = devices
-        .filter(|device| device.name.kind().to_string().starts_with("onload.dev/"))
+        .filter(|device| device.name.kind.to_string().starts_with("onload.dev/"))
         .filter_map(|device| {
             let name = device.path.file_name()?.to_str()?;
             Some((name.to_owned(), device.spec.cdi_version.parse().ok()?))

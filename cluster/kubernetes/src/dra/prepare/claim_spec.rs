@@ -361,7 +361,7 @@ mod tests {
             build_spec(&uid(), &[leased("b"), leased("a")], &hooks(), NONE, NO_MOUNTS).unwrap();
         validate(&spec).unwrap();
         let device = &spec.devices[0];
-        assert_eq!(device.name.valid().unwrap().as_str(), format!("{UID}.vfio.a"));
+        assert_eq!(device.name, format!("{UID}.vfio.a"));
         let hooks = &device.container_edits.hooks;
         let args: Vec<&[String]> = hooks.iter().map(|hook| hook.args.as_slice()).collect();
         let args_of = |stage| ["onload-hook", stage, "--lease", "vfio:a", "--claim", UID];
@@ -388,7 +388,7 @@ mod tests {
             .devices
             .iter()
             .map(|device| {
-                let name = device.name.valid().unwrap().as_str();
+                let name = device.name.as_str();
                 let edits = &device.container_edits;
                 assert!(edits.hooks.is_empty() && edits.device_nodes.is_empty());
                 (format!("{CLAIM_KIND}={name}"), edits.env.clone())
