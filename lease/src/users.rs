@@ -106,16 +106,14 @@ pub fn group_members(root: &Path, device: &DeviceId) -> Vec<DeviceId> {
 /// nodes.
 pub fn facts(root: &Path, device: &DeviceId) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
-    let link = group_link(root, device).and_then(|group| std::fs::read_link(group).ok());
-    let Some(group) = link.as_deref().and_then(Path::file_name).and_then(|name| name.to_str())
-    else {
+    let Some(group) = group_number(root, device) else {
         return facts;
     };
-    let numbers = node_numbers(root, group, device);
+    let numbers = node_numbers(root, &group, device);
     if !numbers.is_empty() {
         facts.insert(NODES.to_owned(), numbers.join(" "));
     }
-    facts.insert("iommu-group".to_owned(), group.to_owned());
+    facts.insert("iommu-group".to_owned(), group);
     facts
 }
 
@@ -131,6 +129,12 @@ fn node_numbers(root: &Path, group: &str, device: &DeviceId) -> Vec<String> {
         .collect()
 }
 
+/// Returns the number of the device's IOMMU group.
+fn group_number(root: &Path, device: &DeviceId) -> Option<String> {
+    let target = std::fs::read_link(group_link(root, device)?).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}
+
 /// Returns the link to the device's IOMMU group. Returns `None` if the class has none.
 fn group_link(root: &Path, device: &DeviceId) -> Option<PathBuf> {
     let function = resolve(root, PCI_FUNCTIONS).join(device.name.as_str());
@@ -140,14 +144,11 @@ fn group_link(root: &Path, device: &DeviceId) -> Option<PathBuf> {
 /// Returns the nodes of a device's IOMMU group, with and without an IOMMU, and those of single functions: its own and
 /// those of its group.
 fn device_nodes(root: &Path, device: &DeviceId) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let link = group_link(root, device).and_then(|group| std::fs::read_link(group).ok());
-    let group = link.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    let groups = match &*group {
-        "" => Vec::new(),
-        group => [group.to_owned(), format!("noiommu-{group}")]
-            .map(|name| resolve(root, GROUPS).join(name))
-            .into(),
-    };
+    let groups = group_number(root, device)
+        .into_iter()
+        .flat_map(|group| [format!("noiommu-{group}"), group])
+        .map(|name| resolve(root, GROUPS).join(name))
+        .collect();
     let functions = function_dirs(root, device)
         .filter_map(|dir| Some(resolve(root, FUNCTIONS).join(dir.file_name()?)))
         .collect();

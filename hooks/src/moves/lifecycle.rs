@@ -154,25 +154,30 @@ pub(crate) struct MoveContext<'a> {
 }
 
 impl<'a> MoveContext<'a> {
-    /// The texts are for messages: see [`MoveOps`].
+    /// Sorts the requests: a fixed order prevents deadlocks between containers that request the same devices. Returns
+    /// `None` without requests. The texts are for messages: see [`MoveOps`].
     pub(super) fn open(
+        requests: &mut [MoveRequest<'_>],
         word: &str,
         needs: &str,
-        name: &str,
         lease_request: InitLeaseRequest<'a>,
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
+        requests.sort_unstable_by_key(|request| request.device);
+        let Some(MoveRequest { name, .. }) = requests.first() else {
+            return Ok(None);
+        };
         let ContainerInit { init, host, .. } = lease_request.container;
         if !host.is_initial_namespace() {
             bail!(
                 "{word} {name} cannot move: the engine is in a user namespace (rootless); {needs}"
             );
         }
-        Ok(MoveContext {
+        Ok(Some(MoveContext {
             host_netns: open_host_netns(word, name)?,
             container_netns: Netns::open_init(init)?,
             leases: Leases::open(&open_run(host.trusted())?, Processes::default())?,
             lease_request,
-        })
+        }))
     }
 
     /// Leases a device to the container. `record` has the device's state on the host, unless it stays there. `alone`

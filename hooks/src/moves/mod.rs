@@ -31,7 +31,7 @@ pub use rdma::NetnsRdmaDevice;
 use rdma::RdmaOps;
 pub use returning::{RestoreResult, restore};
 pub(crate) use returning::{fetch, release_devices};
-use returning::{return_leftover_at_start, undo_move};
+use returning::{return_leftover_at_start, return_leftovers, undo_move};
 
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
@@ -232,37 +232,15 @@ impl<'a> AcquiredDevices<'a> {
             .retain(|device| !moving.iter().chain(&set_up).any(|request| request.device == device));
         let lease_request = InitLeaseRequest::new(self.container, arguments, self.entry_point);
         if !leased.is_empty() {
-            self.return_leftovers(&leased, &[Class::Rdma, Class::Netdev])?;
-            let lease_request = InitLeaseRequest { devices: &leased, ..lease_request };
-            let mut acquired = lease::claim(lease_request);
-            if acquired.is_err() && self.return_leftovers(&leased, &[Class::Vfio])? {
-                acquired = lease::claim(lease_request);
+            if self.container.host.is_initial_namespace() {
+                return_leftovers(&leased)?;
             }
-            self.warnings.extend(acquired?);
+            let lease_request = InitLeaseRequest { devices: &leased, ..lease_request };
+            self.warnings.extend(lease::claim(lease_request)?);
             self.leased.extend(leased);
         }
         self.set_up_functions(set_up, lease_request)?;
         self.move_devices::<InterfaceOps>(moving, lease_request).map(drop)
-    }
-
-    /// Returns devices that earlier containers left behind, so that they can be leased. Returns whether there were any.
-    fn return_leftovers(&self, devices: &[DeviceId], classes: &[Class]) -> Result<bool> {
-        let has_class = devices.iter().any(|device| classes.contains(&device.class));
-        if !has_class || !self.container.host.is_initial_namespace() {
-            return Ok(false);
-        }
-        let Some(leases) = lease::find()? else {
-            return Ok(false);
-        };
-        let mut has_returned = false;
-        // Most devices have neither moved nor changed, and taking a lock creates a file.
-        for device in leases.moved_devices(devices)? {
-            if classes.contains(&device.class) {
-                let _moving = leases.lock_device(&device)?;
-                has_returned |= return_leftover_at_start(&leases, &device)?;
-            }
-        }
-        Ok(has_returned)
     }
 
     /// Moves devices of one kind to the container. Returns what was found of them, with their names on the host.
@@ -271,14 +249,13 @@ impl<'a> AcquiredDevices<'a> {
         mut requests: Vec<MoveRequest<'a>>,
         lease_request: InitLeaseRequest<'a>,
     ) -> Result<Vec<(String, K::Observation)>> {
-        requests.sort_unstable_by_key(|request| request.device);
         let mut found = Vec::new();
-        let Some(MoveRequest { name, .. }) = requests.first() else {
+        let opened = MoveContext::open(&mut requests, K::WORD, K::NEEDS, lease_request)?;
+        let Some(context) = opened else {
             return Ok(found);
         };
-        let context = MoveContext::open(K::WORD, K::NEEDS, name, lease_request)?;
-        K::check_movable(&context, name)?;
         for request in requests {
+            K::check_movable(&context, &request.name)?;
             let lock = context.leases.lock_device(request.device)?;
             return_leftover_at_start(&context.leases, request.device)?;
             let observation = request.fulfill::<K>(&context, lock, &mut self.devices)?;
@@ -293,11 +270,10 @@ impl<'a> AcquiredDevices<'a> {
         mut requests: Vec<MoveRequest<'a>>,
         lease_request: InitLeaseRequest<'a>,
     ) -> Result<()> {
-        requests.sort_unstable_by_key(|request| request.device);
-        let Some(MoveRequest { name, .. }) = requests.first() else {
+        let opened = MoveContext::open(&mut requests, vf::WORD, vf::NEEDS, lease_request)?;
+        let Some(context) = opened else {
             return Ok(());
         };
-        let context = MoveContext::open(vf::WORD, vf::NEEDS, name, lease_request)?;
         for request in requests {
             let (leases, device) = (&context.leases, request.device);
             let lock = leases.lock_device(device)?;

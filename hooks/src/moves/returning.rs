@@ -91,20 +91,41 @@ pub(super) fn return_leftover_at_start(leases: &Leases, device: &DeviceId) -> Re
     return_leftover(leases, device, ReturnLimits::at_start())
 }
 
+/// Returns devices that earlier containers left behind, so that they can be leased.
+pub(super) fn return_leftovers(devices: &[DeviceId]) -> Result<()> {
+    let Some(leases) = find_leases(devices)? else {
+        return Ok(());
+    };
+    // Most devices have neither moved nor changed, and taking a lock creates a file.
+    for device in leases.moved_devices(devices)? {
+        let _moving = leases.lock_device(&device)?;
+        return_leftover_at_start(&leases, &device)?;
+    }
+    Ok(())
+}
+
+/// Opens the leases. Returns `None` if there are none, or if devices of these classes do not return.
+fn find_leases(devices: &[DeviceId]) -> Result<Option<Leases>> {
+    match devices.iter().find(|device| order(device.class).is_some()) {
+        Some(_) => lease::find(),
+        None => Ok(None),
+    }
+}
+
 /// Ends an exited container's leases of devices that moved or were set up for it. Returns the devices to the host if it
 /// was the last container in its namespace, and restores them. A device that cannot be returned now keeps its lease, and
 /// the first such error is returned.
 pub(crate) fn release_devices(devices: &[DeviceId], exited: &LeasedContainer<'_>) -> Result<()> {
-    if !devices.iter().any(|device| order(device.class).is_some()) {
-        return Ok(());
-    }
-    let Some(leases) = lease::find()? else {
+    let Some(leases) = find_leases(devices)? else {
         return Ok(());
     };
+    let mut devices: Vec<DeviceId> = leases.moved_devices(devices)?.into_iter().collect();
+    if devices.is_empty() {
+        return Ok(());
+    }
+    devices.sort_by_key(|device| order(device.class));
     let namespace = config_file::network_namespace(&exited.bundle.join("config.json"));
     let limits = ReturnLimits::new(DYING_TIMEOUT, END_SEARCH_TIMEOUT);
-    let mut devices: Vec<DeviceId> = leases.moved_devices(devices)?.into_iter().collect();
-    devices.sort_by_key(|device| order(device.class));
     retry_each(devices, &|device| {
         let _moving = leases.lock_device(device)?;
         match leases.release_exited(device, exited)? {

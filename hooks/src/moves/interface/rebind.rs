@@ -166,10 +166,12 @@ impl RebindableFunction {
         let pci = self.pci.to_string();
         name == pci
             || self.device_names(dir).iter().any(|device_name| device_name == name)
-            || entry.lease.as_ref().is_ok_and(|lease| {
-                lease.facts.values().any(|fact| *fact == pci)
-                    || lease.moved.as_ref().is_some_and(|record| record.saved.pci() == self.pci)
-            })
+            || entry
+                .lease
+                .as_ref()
+                .ok()
+                .and_then(|lease| lease.moved.as_ref())
+                .is_some_and(|record| record.saved.pci() == self.pci)
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {
