@@ -62,6 +62,6 @@ impl LeaseComparison {
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
         let now = self.now.iter().map(|entry| (entry, true));
         let ended = self.ended.iter().map(|entry| (entry, false));
-        now.chain(ended).filter(|(entry, _)| !entry.has_ended)
+        now.chain(ended).filter(|(entry, _)| !entry.has_ended())
     }
 }

@@ -14,8 +14,7 @@ use super::request::{
     LeaseRequest, MemberCandidate, MemberRequest, none_free_error, pool_requests, select_members,
 };
 use super::slot::{
-    HolderState, Slot, SlotChoice, already_holds, choose_slot, in_use_error, other_holders,
-    surplus_slots,
+    LeaseEntry, SlotChoice, already_holds, choose_slot, in_use_error, other_holders, surplus_slots,
 };
 use super::store::{LeaseError, Leases};
 use super::users;
@@ -60,15 +59,27 @@ impl PlannedLease<'_> {
 }
 
 impl Leases {
-    /// Chooses devices that the container could lease now. Writes nothing and takes no lock, so another
-    /// container may be faster.
-    pub fn choose(&self, request: &LeaseRequest<'_>) -> Result<Vec<DeviceId>, LeaseError> {
+    /// Chooses devices that the container could lease now, none of which `find_user` finds in use. Writes nothing and
+    /// takes no lock, so another container may be faster.
+    pub fn choose(
+        &self,
+        request: &LeaseRequest<'_>,
+        find_user: Option<FindUser<'_>>,
+    ) -> Result<Vec<DeviceId>, LeaseError> {
         let mut snapshot = LeaseSnapshot::read(self, request)?;
-        Ok(devices(snapshot.plan(&UsedMembers::new())?))
+        let mut used = UsedMembers::new();
+        loop {
+            let planned_leases = snapshot.plan(&used)?;
+            let found = find_user.and_then(|find| snapshot.find_used(&planned_leases, find));
+            match found {
+                Some((planned, process)) => planned.mark_used(process, &mut used)?,
+                None => return Ok(devices(planned_leases)),
+            }
+        }
     }
 
     /// Leases all requested devices to the container, or none. The container keeps those that it
-    /// already has.
+    /// already has. Chooses the same members of pools as [`Leases::choose`] unless another container was faster.
     ///
     /// `find_user` is called without the lock, since it may take long, and only once the leases are
     /// written: it may open a device, which would disturb another holder. If a process uses a member
@@ -78,38 +89,11 @@ impl Leases {
         request: &LeaseRequest<'_>,
         find_user: FindUser<'_>,
     ) -> Result<Vec<DeviceId>, LeaseError> {
-        self.acquire_unused(request, &mut UsedMembers::new(), find_user)
-    }
-
-    /// Reserves devices for a container that is not created yet: the devices in `choice` if they are
-    /// still free, otherwise other members of the pools.
-    pub fn reserve(
-        &self,
-        request: &LeaseRequest<'_>,
-        choice: &[DeviceId],
-        find_user: FindUser<'_>,
-    ) -> Result<Vec<DeviceId>, LeaseError> {
         let mut used = UsedMembers::new();
-        let chosen = narrow(request.devices, choice);
-        let chosen_request = LeaseRequest { devices: &chosen, numa: Numa::Any, ..request.clone() };
-        match self.acquire_unused(&chosen_request, &mut used, find_user) {
-            Err(LeaseError::NoneFree(_)) => self.acquire_unused(request, &mut used, find_user),
-            reserved => reserved,
-        }
-    }
-
-    /// Like [`Leases::acquire`], but does not choose members that are in `used`, and adds those that
-    /// turn out to be in use.
-    fn acquire_unused(
-        &self,
-        request: &LeaseRequest<'_>,
-        used: &mut UsedMembers,
-        find_user: FindUser<'_>,
-    ) -> Result<Vec<DeviceId>, LeaseError> {
         loop {
             let lock = self.lock()?;
             let mut snapshot = LeaseSnapshot::read(self, request)?;
-            let planned_leases = snapshot.plan(used)?;
+            let planned_leases = snapshot.plan(&used)?;
             for name in &snapshot.temporary_files {
                 // A file that remains does no harm.
                 let _ = atomic::remove(&self.dir, OsStr::new(name));
@@ -121,39 +105,7 @@ impl Leases {
             };
             let _lock = self.lock()?;
             self.undo(&planned_leases);
-            planned.mark_used(process, used)?;
-        }
-    }
-
-    /// Returns the devices that [`Leases::acquire`] would lease now. Writes nothing. Devices by name
-    /// that the container already has, also by a reservation with another token, are included.
-    pub fn preview(
-        &self,
-        request: &LeaseRequest<'_>,
-        find_user: FindUser<'_>,
-    ) -> Result<Vec<DeviceId>> {
-        let mut snapshot = LeaseSnapshot::read(self, request)?;
-        let mut own_devices = Vec::new();
-        let mut other_requests = Vec::new();
-        for device_request in request.devices {
-            let devices: Vec<DeviceId> = device_request.devices().collect();
-            let is_own = device_request.is_single_device()
-                && devices.iter().any(|device| snapshot.is_held_by_container(device));
-            if is_own {
-                own_devices.extend(devices);
-            } else {
-                other_requests.push(device_request.clone());
-            }
-        }
-        let other_request = LeaseRequest { devices: &other_requests, ..request.clone() };
-        snapshot.request = &other_request;
-        let mut used = UsedMembers::new();
-        loop {
-            let planned_leases = snapshot.plan(&used)?;
-            match snapshot.find_used(&planned_leases, find_user) {
-                Some((planned, process)) => planned.mark_used(process, &mut used)?,
-                None => return Ok([devices(planned_leases), own_devices].concat()),
-            }
+            planned.mark_used(process, &mut used)?;
         }
     }
 
@@ -199,10 +151,9 @@ impl Leases {
         share: u32,
         claim: &ClaimUid,
     ) -> Result<Option<Error>> {
-        let mut slots: Vec<Slot> =
-            self.read_slots_of(names)?.into_iter().map(|(_, slot)| slot).collect();
+        let mut slots = self.read_slots_of(names)?;
         // The hook of the next container restores the device, or reports why it cannot.
-        slots.retain(|slot| slot.state != HolderState::Returning);
+        slots.retain(|slot| !slot.is_returning());
         if slots.iter().any(|slot| slot.is_held_by_claim(claim)) {
             return Ok(None);
         }
@@ -210,24 +161,6 @@ impl Leases {
         let is_full = holders.len() as u64 >= u64::from(share);
         Ok(is_full.then(|| in_use_error(&holders)))
     }
-}
-
-/// Returns requests for exactly the chosen devices, which are in the order of
-/// [`LeaseSnapshot::plan`].
-fn narrow(device_requests: &[MemberRequest], choice: &[DeviceId]) -> Vec<MemberRequest> {
-    let mut choice = choice.iter();
-    let mut narrowed = Vec::new();
-    for device_request in pool_requests(device_requests) {
-        for _ in 0..device_request.count {
-            let Some(device) = choice.next() else { break };
-            let mut member_request = MemberRequest { count: 1, ..device_request.clone() };
-            member_request.pool.members.retain(|member| member.name == device.name);
-            narrowed.push(member_request);
-        }
-    }
-    let by_name = device_requests.iter().filter(|device_request| device_request.is_single_device());
-    narrowed.extend(by_name.cloned());
-    narrowed
 }
 
 fn devices(planned_leases: Vec<PlannedLease<'_>>) -> Vec<DeviceId> {
@@ -263,7 +196,7 @@ struct LeaseSnapshot<'a> {
     /// The slots that have a file.
     slot_numbers: BTreeMap<DeviceId, Vec<u32>>,
     /// The slots whose files were read.
-    slots: BTreeMap<DeviceId, Rc<[Slot]>>,
+    slots: BTreeMap<DeviceId, Rc<[LeaseEntry]>>,
     /// Files that a killed process did not finish.
     temporary_files: Vec<String>,
 }
@@ -352,35 +285,28 @@ impl<'a> LeaseSnapshot<'a> {
         })
     }
 
-    fn slot_numbers(&self, device: &DeviceId) -> &[u32] {
-        self.slot_numbers.get(device).map_or(&[], Vec::as_slice)
-    }
-
     /// Returns whether one of a member's slots has no file, and so no holder.
     fn has_free_slot(&self, candidate: MemberCandidate<'_>) -> bool {
-        let files = self.slot_numbers(&candidate.device()).len();
+        let files = self.slot_numbers.get(&candidate.device()).map_or(0, Vec::len);
         (files as u64) < u64::from(candidate.device_request.pool.share)
     }
 
     /// Reads the lease files of a device, once.
-    fn read_slots(&mut self, device: &DeviceId) -> Rc<[Slot]> {
+    fn read_slots(&mut self, device: &DeviceId) -> Rc<[LeaseEntry]> {
         if let Some(slots) = self.slots.get(device) {
             return Rc::clone(slots);
         }
-        let mut slots: Vec<Slot> = self
-            .slot_numbers(device)
-            .iter()
+        let mut slots: Vec<LeaseEntry> = self
+            .slot_numbers
+            .get(device)
+            .into_iter()
+            .flatten()
             .filter_map(|number| self.leases.read_slot(device, *number, &self.boot))
             .collect();
         slots.sort_unstable_by_key(|slot| slot.number);
-        let slots: Rc<[Slot]> = slots.into();
+        let slots: Rc<[LeaseEntry]> = slots.into();
         self.slots.insert(device.clone(), Rc::clone(&slots));
         slots
-    }
-
-    fn is_held_by_container(&mut self, device: &DeviceId) -> bool {
-        let slots = self.read_slots(device);
-        slots.iter().filter_map(Slot::lease).any(|lease| self.request.is_same_container(lease))
     }
 
     /// Plans the lease of one device. Fails with its holder if it is in use.
@@ -388,15 +314,14 @@ impl<'a> LeaseSnapshot<'a> {
         let request = self.request;
         let device_request = candidate.device_request;
         let device = candidate.device();
-        if self.has_free_slot(candidate) && !device_request.is_single_device() {
-            return Ok(self.plan_in_free_slot(device_request, device));
-        }
         let slots = self.read_slots(&device);
         let choice =
             choose_slot(&slots, request, device_request).with_context(|| device.to_string())?;
         self.check_drain(candidate)?;
-        let own_lease =
-            slots.iter().find(|slot| choice == SlotChoice::Keep(slot.number)).and_then(Slot::lease);
+        let own_lease = slots
+            .iter()
+            .find(|slot| choice == SlotChoice::Keep(slot.number))
+            .and_then(LeaseEntry::parsed);
         // The device's own hook, which names no ResourceClaim, runs after that of the ResourceClaim.
         let claim = request.claim.or(own_lease.and_then(|lease| lease.claim.as_ref()));
         let needs_user_check = !is_shared(&slots, choice.number(), claim);
@@ -411,8 +336,7 @@ impl<'a> LeaseSnapshot<'a> {
                 choice,
                 previous_lease: None,
                 lease: None,
-                // A lease without a claim UID has already been checked for other users. The hook of a
-                // ResourceClaim knows no nodes, so the device's own hook finds their users.
+                // A lease without a claim UID has already been checked for other users.
                 needs_user_check: needs_user_check && own_lease.claim.is_some(),
                 surplus: Vec::new(),
             });
@@ -436,25 +360,6 @@ impl<'a> LeaseSnapshot<'a> {
             needs_user_check,
             surplus,
         })
-    }
-
-    /// Plans the lease of a member that has a slot without a file: no other lease has to be read.
-    fn plan_in_free_slot(
-        &self,
-        device_request: &'a MemberRequest,
-        device: DeviceId,
-    ) -> PlannedLease<'a> {
-        let numbers = self.slot_numbers(&device);
-        let number = (0..device_request.pool.share).find(|number| !numbers.contains(number));
-        PlannedLease {
-            device_request,
-            device,
-            choice: SlotChoice::Create(number.unwrap_or_default()),
-            previous_lease: None,
-            lease: Some(self.new_lease(device_request, None)),
-            needs_user_check: true,
-            surplus: Vec::new(),
-        }
     }
 
     fn new_lease(&self, device_request: &MemberRequest, own_lease: Option<&Lease>) -> Lease {
@@ -500,7 +405,7 @@ impl<'a> LeaseSnapshot<'a> {
     fn check_aliases(&mut self, device_request: &MemberRequest, device: &DeviceId) -> Result<()> {
         for alias in device_request.aliases.iter().filter(|alias| *alias != device) {
             for slot in self.read_slots(alias).iter() {
-                let is_own = slot.lease().is_some_and(|lease| is_related(self.request, lease));
+                let is_own = slot.parsed().is_some_and(|lease| is_related(self.request, lease));
                 if let Some(holder) = slot.describe_holder().filter(|_| !is_own) {
                     return Err(in_use_error(&[format!("{holder} as {alias}")]))
                         .with_context(|| device.to_string());
@@ -526,7 +431,7 @@ impl<'a> LeaseSnapshot<'a> {
     fn find_node_opener(&mut self, device: &DeviceId, numbers: &str) -> Option<String> {
         let numbers: Vec<&str> = numbers.split(' ').collect();
         for other in self.other_devices(device) {
-            for lease in self.read_slots(&other).iter().filter_map(Slot::live_lease) {
+            for lease in self.read_slots(&other).iter().filter_map(LeaseEntry::live_lease) {
                 let can_open = lease.facts.get(NODES).is_some_and(|other_numbers| {
                     other_numbers.split(' ').any(|number| numbers.contains(&number))
                 });
@@ -605,7 +510,8 @@ impl<'a> LeaseSnapshot<'a> {
         if let Some(user) = used.get(&device) {
             return Some((name, format!("is in use by {user}")));
         }
-        if let Some(holder) = self.read_slots(&device).iter().find_map(Slot::describe_holder) {
+        if let Some(holder) = self.read_slots(&device).iter().find_map(LeaseEntry::describe_holder)
+        {
             return Some((name, format!("is in use by {holder}")));
         }
         let state = format!("is {}", self.drain.find(device.class, name.as_str())?);
@@ -614,7 +520,7 @@ impl<'a> LeaseSnapshot<'a> {
 }
 
 /// Returns whether another container of the ResourceClaim has the device, and so may be using it.
-fn is_shared(slots: &[Slot], own_number: u32, claim: Option<&ClaimUid>) -> bool {
+fn is_shared(slots: &[LeaseEntry], own_number: u32, claim: Option<&ClaimUid>) -> bool {
     let Some(claim) = claim else {
         return false;
     };
@@ -687,7 +593,7 @@ mod tests {
 
     fn claims(host: &Host) -> Vec<Option<String>> {
         let listed = host.leases.list().unwrap().into_iter();
-        let claim = |listed: super::super::LeaseEntry| listed.lease.unwrap().claim;
+        let claim = |listed: LeaseEntry| listed.lease.unwrap().claim;
         listed.map(|listed| claim(listed).map(String::from)).collect()
     }
 
@@ -779,7 +685,7 @@ mod tests {
                 entry_point: "container explain",
             };
             let user = |_: &DeviceId| user.map(str::to_owned);
-            let would = host.leases.preview(&request, &user);
+            let would = host.leases.choose(&request, Some(&user));
             would.map(drop).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(would("one", None), Ok(()));
@@ -788,7 +694,6 @@ mod tests {
         host.claim("one", &host.start(1, 10)).unwrap();
         let line = would("two", None).unwrap_err();
         assert!(line.contains("in use by container one "), "{line}");
-        assert_eq!(would("one", Some("process 7")), Ok(()), "it is its own");
     }
 
     #[test]
@@ -844,7 +749,7 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let would = host.leases.preview(&request, user);
+        let would = host.leases.choose(&request, Some(user)).map_err(Error::from);
         let taken = host.leases.acquire(&request, user);
         let text = |result: Result<Vec<DeviceId>>| {
             result
@@ -1199,13 +1104,13 @@ mod tests {
             claim: None,
             entry_point: "onload-container-runtime",
         };
-        let choice = host.leases.choose(&request).unwrap();
+        let choice = host.leases.choose(&request, None).unwrap();
         assert_eq!(choice, ["vfio:a".parse().unwrap()]);
         assert_eq!(host.files(), [""; 0]);
         take_once(&host, "two", &asked, &|_| None).unwrap();
-        let reserved = host.leases.reserve(&request, &choice, &|_| None).unwrap();
+        let reserved = host.leases.acquire(&request, &|_| None).unwrap();
         assert_eq!(reserved, ["vfio:b".parse().unwrap()]);
-        let none_free = host.leases.reserve(&request, &choice, &|_| None);
+        let none_free = host.leases.acquire(&request, &|_| None);
         assert!(matches!(none_free, Err(LeaseError::NoneFree(_))), "{none_free:?}");
     }
 
@@ -1229,11 +1134,11 @@ mod tests {
                 entry_point: "onload-container-runtime",
             };
             let leases = host.open_leases();
-            let choice = leases.choose(&request).unwrap();
+            leases.choose(&request, None).unwrap();
             if is_refused {
                 return Vec::new();
             }
-            leases.reserve(&request, &choice, &|_| None).unwrap()
+            leases.acquire(&request, &|_| None).unwrap()
         };
         let mut reserved: Vec<DeviceId> = std::thread::scope(|scope| {
             let starts: Vec<_> =

@@ -30,8 +30,9 @@ const REMEDY: &str = "correct it, or remove it to offer all devices again";
 /// A class, or one of its devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DrainTarget {
-    class: Class,
-    name: Option<String>,
+    pub class: Class,
+    /// `None` for the whole class.
+    pub name: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,15 +76,6 @@ impl DrainTarget {
             class: if class.is_onload() { Class::Nic } else { class },
             name: name.map(str::to_owned),
         }
-    }
-
-    pub fn class(&self) -> Class {
-        self.class
-    }
-
-    /// Returns `None` if the target is the whole class.
-    pub fn name(&self) -> Option<&str> {
-        self.name.as_deref()
     }
 }
 

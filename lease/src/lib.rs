@@ -23,11 +23,11 @@ pub use acquire::{FindUser, choose_without_leases};
 pub use file::{Holder, Lease, NODES, POD, is_pod_name};
 pub use move_record::{
     MoveRecord, NOT_MOVED, ONLOAD_REGISTRATION, OnloadRegistration, SavedFunction, SavedInterface,
-    SavedQueues, SavedRdma, SavedRss, SavedState, SavedVf,
+    SavedQueues, SavedRdma, SavedState, SavedVf,
 };
-pub use request::{LeaseRequest, MemberRequest};
-pub use slot::in_use_error;
-pub use store::{LeaseEntry, LeaseError, Leases};
+pub use request::{LeaseRequest, LeasedContainer, MemberRequest};
+pub use slot::{HolderState, LeaseEntry, in_use_error};
+pub use store::{LeaseError, Leases};
 
 /// Passes bytes to the parsers of a lease file's name and content, which only a fuzzer sees.
 ///

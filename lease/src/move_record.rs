@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use onload_core::versioned::LenientValue;
+use onload_sys::ethtool::RssConfig;
 use onload_sys::netlink::vf::VfSettings;
 use onload_sys::pci::PciAddress;
 
@@ -40,6 +40,20 @@ pub struct MoveRecord {
     pub rebound: Option<u32>,
 }
 
+impl MoveRecord {
+    /// Returns the record of a device without addresses that moves to a namespace.
+    pub fn new(saved: SavedState, namespace: u64) -> Self {
+        MoveRecord {
+            saved,
+            namespace,
+            addresses: Vec::new(),
+            returning: false,
+            left: None,
+            rebound: None,
+        }
+    }
+}
+
 /// The state of a device before it moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,31 +77,17 @@ pub struct SavedInterface {
     pub permanent_mac: Option<String>,
     /// Bytes.
     pub mtu: u32,
-    pub queue_length: u32,
-    /// The description that a user gave the interface (ip-link(8)).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alias: Option<String>,
     /// `IFF_*` (netdevice(7)).
     pub flags: u32,
-    /// Its broadcast address, in the form of the hardware address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub broadcast: Option<String>,
-    /// `IF_LINK_MODE_*` (include/uapi/linux/if.h).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link_mode: Option<u8>,
-    /// Its group and the limits of offloads, by the numbers of their attributes (`IFLA_*`,
-    /// include/uapi/linux/if_link.h).
-    #[serde(default, with = "pairs", skip_serializing_if = "BTreeMap::is_empty")]
-    pub words: BTreeMap<u16, u32>,
+    /// Further settings, such as its queue length, alias, group and the limits of offloads: types of attributes (`IFLA_*`,
+    /// include/uapi/linux/if_link.h) and the kernel's bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<(u16, Vec<u8>)>,
     /// Its settings in `net.ipv4.conf` and `net.ipv6.conf`, by names such as `ipv6/accept_ra`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// The settings of its queues. `None` in leases of versions that did not record them.
-    #[serde(
-        default,
-        deserialize_with = "deserialize_known",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<Box<SavedQueues>>,
     /// Its registration with Onload for AF_XDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,10 +125,10 @@ pub struct SavedQueues {
     pub channels: Option<[u32; 4]>,
     /// The distribution of packets to channels (RSS).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub spread: Option<SavedRss>,
-    /// The ntuple rules, which direct packets to queues, in hexadecimal digits (`struct ethtool_rx_flow_spec`).
+    pub rss: Option<RssConfig>,
+    /// The ntuple rules, which direct packets to queues (`struct ethtool_rx_flow_spec`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rules: Option<Vec<String>>,
+    pub ntuple_rules: Option<Vec<Vec<u8>>>,
     /// The settings that are too large for a lease, for messages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unkept: Vec<String>,
@@ -142,17 +142,6 @@ pub struct OnloadRegistration {
     /// The ID of Onload's BPF program on the interface, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<u32>,
-}
-
-/// The RSS settings of an interface (`struct ethtool_rxfh`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedRss {
-    /// The queue for each value of the hash.
-    pub table: Vec<u32>,
-    /// The key of the hash, in hexadecimal digits.
-    pub key: String,
-    /// The hash function, and the transformation of its input.
-    pub hash: [u8; 2],
 }
 
 /// The state of an RDMA device on the host before it moved, to be restored.
@@ -227,52 +216,6 @@ impl SavedState {
     }
 }
 
-impl From<SavedInterface> for SavedState {
-    fn from(saved: SavedInterface) -> Self {
-        SavedState::Interface(saved)
-    }
-}
-
-impl From<SavedRdma> for SavedState {
-    fn from(saved: SavedRdma) -> Self {
-        SavedState::Rdma(saved)
-    }
-}
-
-impl From<SavedFunction> for SavedState {
-    fn from(saved: SavedFunction) -> Self {
-        SavedState::Function(saved)
-    }
-}
-
-/// Returns `None` for the format of another version: these settings are then not restored, but the lease stays readable.
-fn deserialize_known<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Box<SavedQueues>>, D::Error> {
-    Ok(LenientValue::deserialize(deserializer)?.value())
-}
-
-/// Serializes a map as a list of pairs: serde cannot read the keys of an object as numbers in a flattened struct.
-mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        map: &BTreeMap<u16, u32>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        map.iter().collect::<Vec<_>>().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<u16, u32>, D::Error> {
-        let pairs = Vec::<(u16, u32)>::deserialize(deserializer)?;
-        Ok(pairs.into_iter().collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,13 +229,13 @@ mod tests {
 
     #[test]
     fn numbers_of_attributes_are_read_as_they_were_written() {
-        let json = r#"{"interface":{"name":"ens1f0v3","mac":"02:00:00:00:10:01","mtu":1500,"queueLength":1000,
-            "flags":3,"words":[[27,0],[41,65535]],"pci":"0000:3b:02.3"},"namespace":7}"#;
+        let json = r#"{"interface":{"name":"ens1f0v3","mac":"02:00:00:00:10:01","mtu":1500,
+            "flags":3,"settings":[[20,[]],[27,[0,0,0,0]]],"pci":"0000:3b:02.3"},"namespace":7}"#;
         let moved: MoveRecord = serde_json::from_str(json).unwrap();
         let again = serde_json::to_string(&moved).unwrap();
         assert_eq!(serde_json::from_str::<MoveRecord>(&again).unwrap(), moved);
         let interface = interface(&moved).unwrap();
-        assert_eq!(interface.words, BTreeMap::from([(27, 0), (41, 65535)]));
+        assert_eq!(interface.settings, [(20, vec![]), (27, vec![0; 4])]);
     }
 
     #[test]
@@ -308,17 +251,16 @@ mod tests {
             interface(&moved).unwrap().queues.clone()
         };
         assert_eq!(queues(""), None);
-        assert_eq!(queues(r#","queues":{"channels":4}"#), None);
         assert_eq!(queues(r#","queues":{}"#), Some(Box::default()));
         let known = queues(
             r#","queues":{"attributes":{"threaded":"0"},"channels":[0,0,1,4],"later":{"x":1},
-            "spread":{"table":[0,1],"key":"00ff","hash":[1,0]},"rules":[]}"#,
+            "rss":{"table":[0,1],"key":[0,255],"hash":[1,0]},"ntupleRules":[]}"#,
         )
         .unwrap();
         assert_eq!(known.attributes.unwrap()["threaded"], "0");
         assert_eq!(known.channels, Some([0, 0, 1, 4]));
-        assert_eq!(known.spread.unwrap().table, [0, 1]);
-        assert_eq!(known.rules, Some(Vec::new()));
+        assert_eq!(known.rss.unwrap().table, [0, 1]);
+        assert_eq!(known.ntuple_rules, Some(Vec::new()));
     }
 
     #[test]

@@ -32,6 +32,16 @@ pub struct LeaseRequest<'a> {
     pub entry_point: &'a str,
 }
 
+/// A container whose leases are to change.
+#[derive(Clone, Copy, Debug)]
+pub struct LeasedContainer<'a> {
+    pub id: &'a ContainerId,
+    /// The container's bundle, without symbolic links.
+    pub bundle: &'a Path,
+    /// The token of its reservation, if it is known.
+    pub token: Option<&'a Token>,
+}
+
 /// A request for members of a pool. A device that is requested by name is a pool of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRequest {

@@ -1,16 +1,15 @@
 //! Leases of devices that move. They end when the device is restored, not when the holder has ended.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::slice;
 use std::time::Duration;
 
 use super::file::{Holder, Lease};
 use super::move_record::{MoveRecord, NOT_MOVED};
-use super::slot::{HolderState, Slot, SlotChoice, in_use_error};
+use super::request::LeasedContainer;
+use super::slot::{HolderState, LeaseEntry, SlotChoice, in_use_error};
 use super::store::Leases;
 use onload_core::class::Class;
-use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
 use onload_core::token::Token;
 use onload_sys::error::{Context as _, Error, Result};
@@ -45,25 +44,19 @@ impl Leases {
     pub fn release_exited(
         &self,
         device: &DeviceId,
-        container: &ContainerId,
-        bundle: &Path,
-        token: Option<&Token>,
+        exited: &LeasedContainer<'_>,
     ) -> Result<Option<MoveRecord>> {
         let _lock = self.lock()?;
-        let (own_slots, other_slots): (Vec<Slot>, Vec<Slot>) = self
-            .read_slots(device)?
-            .into_iter()
-            .partition(|slot| self.is_of_exited(slot, container, bundle, token));
+        let (own_slots, other_slots): (Vec<LeaseEntry>, Vec<LeaseEntry>) =
+            self.read_slots(device)?.into_iter().partition(|slot| self.is_of_exited(slot, exited));
         let mut last = None;
         for slot in own_slots {
-            let Some(lease) = slot.lease() else { continue };
-            let only_record = lease.device_to_return().filter(|moved| {
+            let only_record = slot.parsed().and_then(Lease::device_to_return).filter(|moved| {
                 !other_slots.iter().any(|other| other.moved_device_in(moved.namespace).is_some())
             });
             match only_record {
                 Some(moved) => {
-                    let choice = SlotChoice::Keep(slot.number);
-                    self.write_lease(device, choice, &with_returning(lease))?;
+                    self.change_move(&slot, &|moved| moved.returning = true)?;
                     last = Some(moved.clone());
                 }
                 None => self.remove(device, slot.number)?,
@@ -72,20 +65,14 @@ impl Leases {
         Ok(last)
     }
 
-    fn is_of_exited(
-        &self,
-        slot: &Slot,
-        container: &ContainerId,
-        bundle: &Path,
-        token: Option<&Token>,
-    ) -> bool {
+    fn is_of_exited(&self, slot: &LeaseEntry, exited: &LeasedContainer<'_>) -> bool {
         let is_same_start = |lease: &Lease| match slot.state {
             HolderState::Ended | HolderState::Returning => true,
             HolderState::InitExited | HolderState::Alive => {
-                lease.bundle == bundle && self.is_same_start(lease, token)
+                lease.bundle == exited.bundle && self.is_same_start(lease, exited.token)
             }
         };
-        slot.lease().filter(|lease| lease.container == *container).is_some_and(is_same_start)
+        slot.parsed().filter(|lease| lease.container == *exited.id).is_some_and(is_same_start)
     }
 
     /// Ends a container's leases of devices that did not move for it. A lease with the only record of how
@@ -93,18 +80,17 @@ impl Leases {
     pub fn release_unmoved(
         &self,
         devices: &[DeviceId],
-        container: &ContainerId,
-        bundle: &Path,
+        container: &LeasedContainer<'_>,
     ) -> Result<()> {
         let _lock = self.lock()?;
-        let (mut own_slots, other_slots): (Vec<_>, Vec<_>) = self
+        let (mut own_slots, other_slots): (Vec<LeaseEntry>, Vec<LeaseEntry>) = self
             .read_slots_of(devices)?
             .into_iter()
-            .partition(|(_, slot)| is_of_container(slot, container, bundle));
-        own_slots.retain(|(device, slot)| {
-            slot.lease().and_then(Lease::device_to_return).is_none_or(|moved| {
-                other_slots.iter().any(|(other_device, other)| {
-                    other_device == device && other.moved_device_in(moved.namespace).is_some()
+            .partition(|slot| is_of_container(slot, container));
+        own_slots.retain(|slot| {
+            slot.parsed().and_then(Lease::device_to_return).is_none_or(|moved| {
+                other_slots.iter().any(|other| {
+                    other.device == slot.device && other.moved_device_in(moved.namespace).is_some()
                 })
             })
         });
@@ -112,18 +98,11 @@ impl Leases {
     }
 
     /// Marks a container's leases `returning` after a failed start. The init process may be alive.
-    pub fn mark_returning(
-        &self,
-        device: &DeviceId,
-        container: &ContainerId,
-        bundle: &Path,
-    ) -> Result<()> {
+    pub fn mark_returning(&self, device: &DeviceId, container: &LeasedContainer<'_>) -> Result<()> {
         let _lock = self.lock()?;
         for slot in self.read_slots(device)? {
-            if let Some(lease) = slot.lease()
-                && is_of_container(&slot, container, bundle)
-            {
-                self.write_lease(device, SlotChoice::Keep(slot.number), &with_returning(lease))?;
+            if is_of_container(&slot, container) {
+                self.change_move(&slot, &|moved| moved.returning = true)?;
             }
         }
         Ok(())
@@ -133,14 +112,19 @@ impl Leases {
     pub fn update_moves(&self, device: &DeviceId, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
         let _lock = self.lock()?;
         for slot in self.read_slots(device)? {
-            let Some(lease) = slot.lease().filter(|lease| lease.moved.is_some()) else {
-                continue;
-            };
-            let mut lease = lease.clone();
-            lease.moved.iter_mut().for_each(change);
-            self.write_lease(device, SlotChoice::Keep(slot.number), &lease)?;
+            self.change_move(&slot, change)?;
         }
         Ok(())
+    }
+
+    /// Changes the move record in a lease, if it has one.
+    fn change_move(&self, slot: &LeaseEntry, change: &dyn Fn(&mut MoveRecord)) -> Result<()> {
+        let mut lease = match &slot.lease {
+            Ok(lease) if lease.moved.is_some() => lease.clone(),
+            _ => return Ok(()),
+        };
+        lease.moved.iter_mut().for_each(change);
+        self.write_lease(&slot.device, SlotChoice::Keep(slot.number), &lease)
     }
 
     /// Returns what must be restored: a device that exited containers left behind, and that no other
@@ -154,7 +138,7 @@ impl Leases {
         let is_held = slots.iter().any(|slot| match slot.state {
             HolderState::Ended | HolderState::Returning => false,
             HolderState::InitExited | HolderState::Alive => {
-                slot.lease().is_none_or(|lease| !stays || lease.moved.is_some())
+                slot.parsed().is_none_or(|lease| !stays || lease.moved.is_some())
             }
         });
         Ok(moved.filter(|_| !is_held).cloned())
@@ -172,34 +156,32 @@ impl Leases {
     pub fn is_set_up_for_claim(
         &self,
         device: &DeviceId,
-        container: &ContainerId,
-        bundle: &Path,
+        container: &LeasedContainer<'_>,
     ) -> Result<bool> {
+        let LeasedContainer { id, bundle, .. } = container;
         let _lock = self.lock()?;
-        Ok(self.read_slots(device)?.iter().filter_map(Slot::live_lease).any(|lease| {
-            lease.moved.is_some() && lease.claim.is_some() && lease.belongs_to(container, bundle)
+        Ok(self.read_slots(device)?.iter().filter_map(LeaseEntry::live_lease).any(|lease| {
+            lease.moved.is_some() && lease.claim.is_some() && lease.belongs_to(id, bundle)
         }))
     }
 
-    /// Returns the devices of a class that have moved to a container, or must be restored. To end a lease of
-    /// such a device, acquire [`Leases::lock_device`] first.
-    pub fn moved_devices(&self, devices: &[DeviceId], class: Class) -> Result<BTreeSet<DeviceId>> {
-        let devices: BTreeSet<&DeviceId> =
-            devices.iter().filter(|device| device.class == class).collect();
+    /// Returns those of the devices that have moved to a container, or must be restored. To end a lease of such a
+    /// device, acquire [`Leases::lock_device`] first.
+    pub fn moved_devices(&self, devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>> {
         let _lock = self.lock()?;
-        let mut slots = self.read_slots_where(&|device| devices.contains(device))?;
-        slots.retain(|(_, slot)| slot.lease().is_some_and(|lease| lease.moved.is_some()));
-        Ok(slots.into_iter().map(|(device, _)| device).collect())
+        let mut slots = self.read_slots_of(devices)?;
+        slots.retain(|slot| slot.parsed().is_some_and(|lease| lease.moved.is_some()));
+        Ok(slots.into_iter().map(|slot| slot.device).collect())
     }
 
     /// Returns the names under which a PCI function has moved to containers and is not restored.
     pub fn find_by_function(&self, pci: PciAddress) -> Result<Vec<DeviceId>> {
         let mut slots = self.read_slots_where(&|device| device.class == Class::Netdev)?;
-        slots.retain(|(_, slot)| {
+        slots.retain(|slot| {
             let moved = returning_move(slot).or(slot.moved_device());
             moved.is_some_and(|moved| moved.saved.pci() == pci)
         });
-        Ok(slots.into_iter().map(|(device, _)| device).collect())
+        Ok(slots.into_iter().map(|slot| slot.device).collect())
     }
 
     /// Returns an error that names the holders of a device, if it has any, except the container's own
@@ -207,11 +189,11 @@ impl Leases {
     pub fn holders_error(&self, device: &DeviceId, token: Option<&Token>) -> Result<Option<Error>> {
         let _lock = self.lock()?;
         let mut slots = self.read_slots(device)?;
-        slots.retain(|slot| match slot.lease().map(|lease| &lease.holder) {
+        slots.retain(|slot| match slot.parsed().map(|lease| &lease.holder) {
             Some(Holder::Reservation { token: held_token, .. }) => Some(held_token) != token,
             _ => true,
         });
-        let holders: Vec<String> = slots.iter().filter_map(Slot::describe_holder).collect();
+        let holders: Vec<String> = slots.iter().filter_map(LeaseEntry::describe_holder).collect();
         if holders.is_empty() {
             return Ok(None);
         }
@@ -225,28 +207,25 @@ impl Leases {
     }
 }
 
-fn is_of_container(slot: &Slot, container: &ContainerId, bundle: &Path) -> bool {
-    slot.lease().is_some_and(|lease| lease.container == *container && lease.bundle == bundle)
+fn is_of_container(slot: &LeaseEntry, container: &LeasedContainer<'_>) -> bool {
+    slot.parsed()
+        .is_some_and(|lease| lease.container == *container.id && lease.bundle == container.bundle)
 }
 
-fn returning_move(slot: &Slot) -> Option<&MoveRecord> {
-    slot.lease().filter(|_| slot.state == HolderState::Returning)?.moved.as_ref()
-}
-
-fn with_returning(lease: &Lease) -> Lease {
-    let moved = lease.moved.clone().map(|moved| MoveRecord { returning: true, ..moved });
-    Lease { moved, ..lease.clone() }
+fn returning_move(slot: &LeaseEntry) -> Option<&MoveRecord> {
+    slot.parsed().filter(|_| slot.is_returning())?.moved.as_ref()
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+    use std::path::Path;
 
     use super::super::move_record::{
         SavedFunction, SavedInterface, SavedRdma, SavedState, SavedVf,
     };
     use super::*;
-    use crate::test_host::{Host, bundle, claimed, vfio};
+    use crate::test_host::{Host, bundle, claimed, leased, vfio};
     use crate::{LeaseRequest, MemberRequest};
     use onload_core::pool::Numa;
     use onload_sys::netlink::vf::{VfSettings, VlanTag};
@@ -258,31 +237,21 @@ mod tests {
     }
 
     fn moved(namespace: u64) -> MoveRecord {
-        MoveRecord {
-            saved: SavedState::Interface(SavedInterface {
-                name: "ens1f0v3".to_owned(),
-                alternative_names: vec!["enp3s2v3".to_owned()],
-                mac: "02:00:00:00:10:01".to_owned(),
-                permanent_mac: None,
-                mtu: 1500,
-                queue_length: 1000,
-                alias: None,
-                flags: 0x1003,
-                broadcast: None,
-                link_mode: None,
-                words: std::collections::BTreeMap::from([(27, 0)]),
-                sysctls: std::collections::BTreeMap::new(),
-                queues: None,
-                onload: None,
-                vf: None,
-                pci: "0000:03:02.3".parse().unwrap(),
-            }),
-            namespace,
-            addresses: Vec::new(),
-            returning: false,
-            left: None,
-            rebound: None,
-        }
+        let saved = SavedInterface {
+            name: "ens1f0v3".to_owned(),
+            alternative_names: vec!["enp3s2v3".to_owned()],
+            mac: "02:00:00:00:10:01".to_owned(),
+            permanent_mac: None,
+            mtu: 1500,
+            flags: 0x1003,
+            settings: vec![(27, vec![0; 4])],
+            sysctls: std::collections::BTreeMap::new(),
+            queues: None,
+            onload: None,
+            vf: None,
+            pci: "0000:03:02.3".parse().unwrap(),
+        };
+        MoveRecord::new(SavedState::Interface(saved), namespace)
     }
 
     fn interface(moved: &mut MoveRecord) -> &mut SavedInterface {
@@ -300,7 +269,7 @@ mod tests {
 
     fn leave(host: &Host, id: &str) -> Option<MoveRecord> {
         let container = id.parse().unwrap();
-        let left = host.leases.release_exited(&vf(), &container, &bundle(id), None);
+        let left = host.leases.release_exited(&vf(), &leased(&container, &bundle(id)));
         left.unwrap()
     }
 
@@ -309,7 +278,12 @@ mod tests {
     }
 
     fn listed(host: &Host) -> Vec<(bool, bool)> {
-        host.leases.list().unwrap().iter().map(|one| (one.has_ended, one.is_returning)).collect()
+        host.leases
+            .list()
+            .unwrap()
+            .iter()
+            .map(|one| (one.has_ended(), one.is_returning()))
+            .collect()
     }
 
     #[test]
@@ -381,7 +355,7 @@ mod tests {
         take(&host, "one", 1, NAMESPACE).unwrap();
         let release = || {
             let id = "one".parse().unwrap();
-            host.leases.release(&[vf()], &id, &bundle("one"), None).unwrap();
+            host.leases.release(&[vf()], &leased(&id, &bundle("one"))).unwrap();
             host.files().len()
         };
         assert_eq!(release(), 1);
@@ -410,7 +384,7 @@ mod tests {
         let host = Host::new();
         let abandon = |id: &str| {
             let container = id.parse().unwrap();
-            host.leases.release_unmoved(&[vf()], &container, &bundle(id)).unwrap();
+            host.leases.release_unmoved(&[vf()], &leased(&container, &bundle(id))).unwrap();
         };
         take(&host, "one", 1, NAMESPACE).unwrap();
         take(&host, "one", 1, NAMESPACE).unwrap();
@@ -432,7 +406,7 @@ mod tests {
             let id_of_device = DeviceId { class, name };
             host.claim_all(id, host.start(1, 10), None, slice::from_ref(&device)).unwrap();
             let container = id.parse().unwrap();
-            host.leases.release_unmoved(&[id_of_device], &container, &bundle(id)).unwrap();
+            host.leases.release_unmoved(&[id_of_device], &leased(&container, &bundle(id))).unwrap();
             assert!(host.files().is_empty(), "{:?}", host.files());
         };
         abandon("plain", claimed(vf()));
@@ -442,14 +416,7 @@ mod tests {
             index: 3,
             moved_by_other: true,
         };
-        let moved = MoveRecord {
-            saved: facts.into(),
-            namespace: NAMESPACE,
-            addresses: Vec::new(),
-            returning: false,
-            left: None,
-            rebound: None,
-        };
+        let moved = MoveRecord::new(SavedState::Rdma(facts), NAMESPACE);
         let by_other =
             MemberRequest { moved: Some(moved), ..claimed("rdma:mlx5_0".parse().unwrap()) };
         abandon("other", by_other);
@@ -535,7 +502,7 @@ mod tests {
         };
         let vf = SavedVf { given: vlan(given), before: vlan(before) };
         let pci = "0000:81:10.0".parse().unwrap();
-        MoveRecord { saved: SavedFunction { pci, vf }.into(), ..moved(NOT_MOVED) }
+        MoveRecord::new(SavedState::Function(SavedFunction { pci, vf }), NOT_MOVED)
     }
 
     #[test]
@@ -555,7 +522,7 @@ mod tests {
         host.end(1);
         assert_eq!(returning(), None, "the other has it still");
         let one = "one".parse().unwrap();
-        let leave = host.leases.release_exited(&vfio(), &one, &bundle("one"), None);
+        let leave = host.leases.release_exited(&vfio(), &leased(&one, &bundle("one")));
         assert_eq!(leave.unwrap(), None);
         host.end(2);
         take("three", 3, None);
@@ -590,7 +557,7 @@ mod tests {
         let host = Host::new();
         let is_for_claim = |id: &str| {
             let container = id.parse().unwrap();
-            let found = host.leases.is_set_up_for_claim(&vfio(), &container, &bundle(id));
+            let found = host.leases.is_set_up_for_claim(&vfio(), &leased(&container, &bundle(id)));
             found.unwrap()
         };
         let claim = |id: &str, pid, uid: Option<&str>, moved: Option<MoveRecord>| {
@@ -631,21 +598,14 @@ mod tests {
             index: 3,
             moved_by_other,
         };
-        let moved = MoveRecord {
-            saved: facts.into(),
-            namespace: NAMESPACE,
-            addresses: Vec::new(),
-            returning: false,
-            left: None,
-            rebound: None,
-        };
+        let moved = MoveRecord::new(SavedState::Rdma(facts), NAMESPACE);
         let device = MemberRequest { moved: Some(moved), ..claimed(ibdev()) };
         host.claim_all(id, host.start(pid, 10), None, &[device])
     }
 
     fn leave_rdma(host: &Host, id: &str) -> Option<MoveRecord> {
         let container = id.parse().unwrap();
-        let left = host.leases.release_exited(&ibdev(), &container, &bundle(id), None);
+        let left = host.leases.release_exited(&ibdev(), &leased(&container, &bundle(id)));
         left.unwrap()
     }
 
@@ -675,7 +635,7 @@ mod tests {
         host.end(2);
         let back: Option<MoveRecord> = host.leases.find_returning(&ibdev()).unwrap();
         assert_eq!(back, None);
-        assert!(!host.leases.list().unwrap()[0].is_returning);
+        assert!(!host.leases.list().unwrap()[0].is_returning());
         take_rdma(&host, "three", 3, false).unwrap();
     }
 
@@ -715,11 +675,11 @@ mod tests {
         let host = Host::new();
         take(&host, "one", 1, NAMESPACE).unwrap();
         let id = "one".parse().unwrap();
-        host.leases.mark_returning(&vf(), &id, &bundle("one")).unwrap();
+        host.leases.mark_returning(&vf(), &leased(&id, &bundle("one"))).unwrap();
         assert!(returning(&host).unwrap().returning);
         host.leases.end_returned(&vf()).unwrap();
         take(&host, "two", 2, 8).unwrap();
-        host.leases.release_unmoved(&[vf()], &id, &bundle("one")).unwrap();
+        host.leases.release_unmoved(&[vf()], &leased(&id, &bundle("one"))).unwrap();
         assert_eq!(host.holder().as_deref(), Some("two"));
     }
 
@@ -732,7 +692,7 @@ mod tests {
         host.end_process(1);
         let elsewhere = Path::new("/elsewhere/one");
         let id = "one".parse().unwrap();
-        let left = host.leases.release_exited(&vf(), &id, elsewhere, None).unwrap();
+        let left = host.leases.release_exited(&vf(), &leased(&id, elsewhere)).unwrap();
         assert_eq!(left, None);
         assert_eq!(listed(&host), [(false, false)]);
     }

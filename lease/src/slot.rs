@@ -8,6 +8,7 @@ use super::file::{Holder, Lease};
 use super::move_record::{MoveRecord, NOT_MOVED};
 use super::request::{LeaseRequest, MemberRequest};
 use onload_core::claim_uid::ClaimUid;
+use onload_core::device_id::DeviceId;
 use onload_sys::error::{Error, Result, error};
 
 const RESERVATION_EXPIRED: &str = "its reservation has expired, so another container may have the \
@@ -16,35 +17,29 @@ const RESERVATION_EXPIRED: &str = "its reservation has expired, so another conta
 
 /// Whether the holder of a lease still uses the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HolderState {
+pub enum HolderState {
     /// The container has exited, or its reservation is no longer valid. The slot can be reused.
     Ended,
     /// The device was moved into the container or configured for it, and must be restored before it
     /// can be leased again.
     Returning,
     /// The container's init process has exited, but other processes in its cgroup may still be running.
-    /// Only a restart of the same container can reuse the slot.
+    /// Only a restart of the same container can reuse the slot. Also the state of an unreadable lease whose holder has
+    /// ended or is unknown: an operator can release the device.
     InitExited,
     /// The container is running or being created, or its state could not be determined.
     Alive,
 }
 
-/// A lease file that could not be read or parsed. Its slot counts as in use.
+/// A lease file in one of a device's slots, with the state of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnreadableLease {
-    pub(crate) reason: String,
-    /// Whether the container may still be running. If not, or if the file is too damaged to tell, an
-    /// operator can release the device.
-    pub(crate) may_be_running: bool,
-}
-
-/// A lease file of a device, with the state of its holder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// Counts from 0.
-    pub(crate) number: u32,
-    pub(crate) state: HolderState,
-    pub(crate) content: Result<Lease, UnreadableLease>,
+pub struct LeaseEntry {
+    pub device: DeviceId,
+    /// The number of the slot, from 0.
+    pub number: u32,
+    pub state: HolderState,
+    /// The lease, or why its file could not be read or parsed. Such a slot counts as in use.
+    pub lease: Result<Lease, String>,
 }
 
 /// The slot in which a lease is written.
@@ -68,27 +63,37 @@ impl SlotChoice {
     }
 }
 
-impl Slot {
+impl LeaseEntry {
+    /// Returns whether the holder has ended, and the device needs no restoring.
+    pub fn has_ended(&self) -> bool {
+        self.state == HolderState::Ended
+    }
+
+    /// Returns whether the holder has ended, and the device must still be restored.
+    pub fn is_returning(&self) -> bool {
+        self.state == HolderState::Returning
+    }
+
     /// Describes the holder for messages. Returns `None` if the holder has ended.
     pub(crate) fn describe_holder(&self) -> Option<String> {
-        match (&self.content, self.state) {
+        match (&self.lease, self.state) {
             (_, HolderState::Ended) => None,
-            (Err(unreadable), _) => Some(format!("an unknown container ({})", unreadable.reason)),
+            (Err(reason), _) => Some(format!("an unknown container ({reason})")),
             (Ok(lease), HolderState::Returning) => Some(format!("{lease} (ended, not back yet)")),
             (Ok(lease), HolderState::InitExited | HolderState::Alive) => Some(lease.to_string()),
         }
     }
 
     /// Returns the lease, if its file could be parsed.
-    pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.content.as_ref().ok()
+    pub(crate) fn parsed(&self) -> Option<&Lease> {
+        self.lease.as_ref().ok()
     }
 
     /// Returns the lease of a container that still uses the device.
     pub(crate) fn live_lease(&self) -> Option<&Lease> {
         match self.state {
             HolderState::Ended | HolderState::Returning => None,
-            HolderState::InitExited | HolderState::Alive => self.lease(),
+            HolderState::InitExited | HolderState::Alive => self.parsed(),
         }
     }
 
@@ -97,7 +102,7 @@ impl Slot {
         self.live_lease()?.moved.as_ref()
     }
 
-    /// Like [`Slot::moved_device`], but only for the given network namespace.
+    /// Like [`LeaseEntry::moved_device`], but only for the given network namespace.
     pub(crate) fn moved_device_in(&self, namespace: u64) -> Option<&MoveRecord> {
         self.moved_device().filter(|moved| moved.namespace == namespace)
     }
@@ -113,7 +118,7 @@ impl Slot {
 /// Fails if as many holders as the pool allows already have the device, or if the request names a
 /// reservation that no longer exists.
 pub(crate) fn choose_slot(
-    slots: &[Slot],
+    slots: &[LeaseEntry],
     request: &LeaseRequest<'_>,
     device: &MemberRequest,
 ) -> Result<SlotChoice> {
@@ -143,7 +148,7 @@ pub(crate) fn choose_slot(
 
 /// Returns whether the container already has the device, or may share it with a current holder.
 pub(crate) fn already_holds(
-    slots: &[Slot],
+    slots: &[LeaseEntry],
     request: &LeaseRequest<'_>,
     device: &MemberRequest,
 ) -> bool {
@@ -153,14 +158,14 @@ pub(crate) fn already_holds(
 
 /// Describes the holders of a device. Containers of the same ResourceClaim are described once, and those
 /// of `claim` only if the device must be restored before it can be leased again.
-pub(crate) fn other_holders(slots: &[Slot], claim: Option<&ClaimUid>) -> Vec<String> {
+pub(crate) fn other_holders(slots: &[LeaseEntry], claim: Option<&ClaimUid>) -> Vec<String> {
     let mut seen_claims = Vec::new();
     let mut holders = Vec::new();
     for slot in slots {
         let Some(holder) = slot.describe_holder() else {
             continue;
         };
-        if let Some(slot_claim) = slot.lease().and_then(|lease| lease.claim.as_ref()) {
+        if let Some(slot_claim) = slot.parsed().and_then(|lease| lease.claim.as_ref()) {
             let is_own = Some(slot_claim) == claim && slot.state != HolderState::Returning;
             if is_own || seen_claims.contains(&slot_claim) {
                 continue;
@@ -175,12 +180,12 @@ pub(crate) fn other_holders(slots: &[Slot], claim: Option<&ClaimUid>) -> Vec<Str
 /// Returns the slots numbered `share` or higher whose container has exited. They are never reused, so
 /// their files can be removed. Expired reservations are kept, because their containers can still use
 /// them.
-pub(crate) fn surplus_slots(slots: &[Slot], share: u32) -> Vec<u32> {
+pub(crate) fn surplus_slots(slots: &[LeaseEntry], share: u32) -> Vec<u32> {
     slots
         .iter()
         .filter(|slot| slot.number >= share && slot.state == HolderState::Ended)
         .filter(|slot| {
-            slot.lease().is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
+            slot.parsed().is_some_and(|lease| matches!(lease.holder, Holder::Init { .. }))
         })
         .map(|slot| slot.number)
         .collect()
@@ -193,9 +198,12 @@ pub fn in_use_error(holders: &[String]) -> Error {
 }
 
 /// Finds the slot that the container already has.
-fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'a Slot> {
+fn find_own_slot<'a>(
+    slots: &'a [LeaseEntry],
+    request: &LeaseRequest<'_>,
+) -> Option<&'a LeaseEntry> {
     slots.iter().find(|slot| {
-        let Some(lease) = slot.lease() else {
+        let Some(lease) = slot.parsed() else {
             return false;
         };
         match slot.state {
@@ -211,7 +219,7 @@ fn find_own_slot<'a>(slots: &'a [Slot], request: &LeaseRequest<'_>) -> Option<&'
 
 /// Returns whether the container may share the device with a current holder: one of its ResourceClaim,
 /// or one in the network namespace that the device moves to.
-fn may_share(slots: &[Slot], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
+fn may_share(slots: &[LeaseEntry], request: &LeaseRequest<'_>, device: &MemberRequest) -> bool {
     let namespace = device
         .moved
         .as_ref()
@@ -315,19 +323,19 @@ mod tests {
         }
 
         /// Returns a slot with the container's lease.
-        fn slot(self, number: u32, state: HolderState) -> Slot {
+        fn slot(self, number: u32, state: HolderState) -> LeaseEntry {
             slot(number, state, self.lease())
         }
 
         /// Returns a slot with a reservation for the container.
-        fn reserved_slot(self, number: u32, state: HolderState) -> Slot {
+        fn reserved_slot(self, number: u32, state: HolderState) -> LeaseEntry {
             let mut lease = self.lease();
             lease.holder =
                 Holder::Reservation { token: self.token().unwrap(), expires_ms: 1, maker: None };
             slot(number, state, lease)
         }
 
-        fn try_choose(self, slots: &[Slot], share: u32) -> Result<SlotChoice> {
+        fn try_choose(self, slots: &[LeaseEntry], share: u32) -> Result<SlotChoice> {
             let device = MemberRequest {
                 moved: self.moved(),
                 ..MemberRequest::for_device("rdma:m0".parse().unwrap(), share)
@@ -347,7 +355,7 @@ mod tests {
         }
 
         /// Returns the slot that the container gets, or `None` if the device is in use.
-        fn choose(self, slots: &[Slot], share: u32) -> Option<SlotChoice> {
+        fn choose(self, slots: &[LeaseEntry], share: u32) -> Option<SlotChoice> {
             let chosen = self.try_choose(slots, share);
             if let Err(error) = &chosen {
                 assert!(error.to_string().starts_with("in use by "), "{error}");
@@ -356,18 +364,16 @@ mod tests {
         }
     }
 
-    fn slot(number: u32, state: HolderState, lease: Lease) -> Slot {
-        Slot { number, state, content: Ok(lease) }
+    fn slot(number: u32, state: HolderState, lease: Lease) -> LeaseEntry {
+        LeaseEntry { device: "rdma:m0".parse().unwrap(), number, state, lease: Ok(lease) }
     }
 
-    fn unreadable_slot() -> Slot {
-        Slot {
+    fn unreadable_slot() -> LeaseEntry {
+        LeaseEntry {
+            device: "rdma:m0".parse().unwrap(),
             number: 0,
-            state: Alive,
-            content: Err(UnreadableLease {
-                reason: "it is of version 9".to_owned(),
-                may_be_running: false,
-            }),
+            state: InitExited,
+            lease: Err("it is of version 9".to_owned()),
         }
     }
 

@@ -5,14 +5,15 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::file::{Holder, Lease, file_name, parse_file_name};
-use super::slot::{HolderState, Slot, SlotChoice, UnreadableLease};
+use super::request::LeasedContainer;
+use super::slot::{HolderState, LeaseEntry, SlotChoice};
 use crate::run_dir::{LEASES, RunDir, list_names, open_private};
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
@@ -47,20 +48,6 @@ pub enum LeaseError {
 }
 
 impl TypedError for LeaseError {}
-
-/// A lease file, with the state of its holder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseEntry {
-    pub device: DeviceId,
-    /// Counts from 0.
-    pub slot: u32,
-    /// The lease, or why its file could not be parsed.
-    pub lease: Result<Lease, String>,
-    /// Whether the holder has ended, and the device needs no restoring.
-    pub has_ended: bool,
-    /// Whether the holder has ended, and the device must still be restored.
-    pub is_returning: bool,
-}
 
 /// The directory of the leases.
 #[derive(Debug)]
@@ -115,21 +102,16 @@ impl Leases {
     /// A lease whose init process is alive remains, since it belongs to a later start of a container with that
     /// ID. For the same reason, a reservation with another token remains. A lease with another bundle belongs to
     /// another engine's container with that ID, and remains unless its holder has ended.
-    pub fn release(
-        &self,
-        devices: &[DeviceId],
-        container: &ContainerId,
-        bundle: &Path,
-        token: Option<&Token>,
-    ) -> Result<()> {
+    pub fn release(&self, devices: &[DeviceId], exited: &LeasedContainer<'_>) -> Result<()> {
+        let LeasedContainer { id, bundle, token } = exited;
         self.remove_slots(devices, &|slot, lease| match slot.state {
-            HolderState::Ended => lease.container == *container,
+            HolderState::Ended => lease.container == **id,
             // Such a lease ends when its device is restored.
             HolderState::Returning => false,
             HolderState::InitExited | HolderState::Alive => {
                 lease.device_to_return().is_none()
-                    && lease.belongs_to(container, bundle)
-                    && self.is_same_start(lease, token)
+                    && lease.belongs_to(id, bundle)
+                    && self.is_same_start(lease, *token)
             }
         })
     }
@@ -157,7 +139,7 @@ impl Leases {
     pub(super) fn remove_slots(
         &self,
         devices: &[DeviceId],
-        has_ended: &dyn Fn(&Slot, &Lease) -> bool,
+        has_ended: &dyn Fn(&LeaseEntry, &Lease) -> bool,
     ) -> Result<()> {
         // Taking the lock would create a file for nothing.
         if devices.is_empty() {
@@ -165,15 +147,15 @@ impl Leases {
         }
         let _lock = self.lock()?;
         let mut ended = self.read_slots_of(devices)?;
-        ended.retain(|(_, slot)| slot.lease().is_some_and(|lease| has_ended(slot, lease)));
+        ended.retain(|slot| slot.parsed().is_some_and(|lease| has_ended(slot, lease)));
         self.remove_each(&ended)
     }
 
     /// Removes lease files. Continues after a file that cannot be removed, and returns that error.
-    pub(super) fn remove_each(&self, slots: &[(DeviceId, Slot)]) -> Result<()> {
+    pub(super) fn remove_each(&self, slots: &[LeaseEntry]) -> Result<()> {
         let mut result = Ok(());
-        for (device, slot) in slots {
-            result = result.and(self.remove(device, slot.number));
+        for slot in slots {
+            result = result.and(self.remove(&slot.device, slot.number));
         }
         result
     }
@@ -183,7 +165,7 @@ impl Leases {
     pub fn release_all(&self, device: &DeviceId) -> Result<usize, LeaseError> {
         let _lock = self.lock()?;
         let slots = self.read_slots(device)?;
-        if let Some(holder) = slots.iter().find_map(|slot| self.describe_running(slot)) {
+        if let Some(holder) = slots.iter().find_map(describe_running) {
             return Err(LeaseError::InUse(error!(
                 "{device} is in use by {holder}; stop that container first"
             )));
@@ -194,41 +176,16 @@ impl Leases {
         Ok(slots.len())
     }
 
-    /// Describes the container that has a slot, if it may be running.
-    fn describe_running(&self, slot: &Slot) -> Option<String> {
-        match &slot.content {
-            Ok(lease) => {
-                let is_init = matches!(lease.holder, Holder::Init { .. });
-                slot.live_lease().filter(|_| is_init).map(ToString::to_string)
-            }
-            Err(UnreadableLease { reason, may_be_running }) => {
-                may_be_running.then(|| format!("a container of another version ({reason})"))
-            }
-        }
-    }
-
     /// Lists all leases, by device. A lease that changes during the call may be listed in either state.
     pub fn list(&self) -> Result<Vec<LeaseEntry>> {
-        let mut entries = Vec::new();
-        for (device, slot) in self.read_slots_where(&|_| true)? {
-            entries.push(LeaseEntry {
-                device,
-                slot: slot.number,
-                lease: slot.content.map_err(|unreadable| unreadable.reason),
-                has_ended: slot.state == HolderState::Ended,
-                is_returning: slot.state == HolderState::Returning,
-            });
-        }
-        entries.sort_unstable_by(|a, b| (&a.device, a.slot).cmp(&(&b.device, b.slot)));
-        Ok(entries)
+        self.read_slots_where(&|_| true)
     }
 
     /// Returns whether a container has one of these devices, or has exited and the device is not restored
     /// yet.
     pub fn holds_any(&self, devices: &[DeviceId], container: &ContainerId) -> Result<bool> {
-        Ok(self.read_slots_of(devices)?.iter().any(|(_, slot)| {
-            slot.state != HolderState::Ended
-                && slot.lease().is_some_and(|lease| lease.container == *container)
+        Ok(self.read_slots_of(devices)?.iter().any(|slot| {
+            !slot.has_ended() && slot.parsed().is_some_and(|lease| lease.container == *container)
         }))
     }
 
@@ -248,64 +205,57 @@ impl Leases {
     }
 
     /// Reads the slots of one device.
-    pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<Slot>> {
-        let mut slots: Vec<Slot> = self
-            .read_slots_where(&|candidate| candidate == device)?
-            .into_iter()
-            .map(|(_, slot)| slot)
-            .collect();
-        slots.sort_unstable_by_key(|slot| slot.number);
-        Ok(slots)
+    pub(super) fn read_slots(&self, device: &DeviceId) -> Result<Vec<LeaseEntry>> {
+        self.read_slots_where(&|candidate| candidate == device)
     }
 
     /// Reads the slots of these devices.
-    pub(super) fn read_slots_of(&self, devices: &[DeviceId]) -> Result<Vec<(DeviceId, Slot)>> {
+    pub(super) fn read_slots_of(&self, devices: &[DeviceId]) -> Result<Vec<LeaseEntry>> {
         let devices: BTreeSet<&DeviceId> = devices.iter().collect();
         self.read_slots_where(&|device| devices.contains(device))
     }
 
-    /// Reads the slots of the devices that `is_wanted` accepts.
+    /// Reads the slots of the devices that `is_wanted` accepts, by device.
     pub(super) fn read_slots_where(
         &self,
         is_wanted: &dyn Fn(&DeviceId) -> bool,
-    ) -> Result<Vec<(DeviceId, Slot)>> {
+    ) -> Result<Vec<LeaseEntry>> {
         let boot = self.processes.boot_id()?;
         let mut slots = Vec::new();
         for name in self.file_names()? {
             if let Some((device, number)) = parse_file_name(&name)
                 && is_wanted(&device)
-                && let Some(slot) = self.read_slot(&device, number, &boot)
             {
-                slots.push((device, slot));
+                slots.extend(self.read_slot(&device, number, &boot));
             }
         }
+        slots.sort_unstable_by(|a, b| (&a.device, a.number).cmp(&(&b.device, b.number)));
         Ok(slots)
     }
 
     /// Reads a slot. Returns `None` if its file no longer exists.
-    pub(super) fn read_slot(&self, device: &DeviceId, number: u32, boot: &str) -> Option<Slot> {
+    pub(super) fn read_slot(
+        &self,
+        device: &DeviceId,
+        number: u32,
+        boot: &str,
+    ) -> Option<LeaseEntry> {
         let name = file_name(device, number);
-        let unreadable = |reason, may_be_running| Slot {
-            number,
-            state: HolderState::Alive,
-            content: Err(UnreadableLease { reason, may_be_running }),
-        };
-        let bytes = match self.read(&name) {
-            Ok(bytes) => bytes?,
-            Err(error) => return Some(unreadable(format!("reading {name}: {error}"), true)),
-        };
-        Some(match Lease::parse(&bytes) {
-            Ok(lease) => {
-                Slot { number, state: self.holder_state(&lease, boot), content: Ok(lease) }
+        let bytes = self.read(&name).transpose()?;
+        let (state, lease) = match bytes.map(|bytes| (Lease::parse(&bytes), bytes)) {
+            Ok((Ok(lease), _)) => (self.holder_state(&lease, boot), Ok(lease)),
+            Ok((Err(error), bytes)) => {
+                let may_be_running =
+                    Lease::parse_holder(&bytes).is_some_and(|(lease_boot, holder)| {
+                        !self.has_holder_ended(&lease_boot, &holder, boot)
+                    });
+                let state =
+                    if may_be_running { HolderState::Alive } else { HolderState::InitExited };
+                (state, Err(format!("{name}: {error:#}")))
             }
-            Err(error) => {
-                let holder = Lease::parse_holder(&bytes);
-                let may_be_running = holder.is_some_and(|(lease_boot, holder)| {
-                    !self.has_holder_ended(&lease_boot, &holder, boot)
-                });
-                unreadable(format!("{name}: {error:#}"), may_be_running)
-            }
-        })
+            Err(error) => (HolderState::Alive, Err(format!("reading {name}: {error}"))),
+        };
+        Some(LeaseEntry { device: device.clone(), number, state, lease })
     }
 
     /// Returns the state of a lease's holder. After a reboot, no device has to be restored.
@@ -405,16 +355,29 @@ impl Leases {
     }
 }
 
+/// Describes the container that has a slot, if it may be running.
+fn describe_running(slot: &LeaseEntry) -> Option<String> {
+    match &slot.lease {
+        Ok(lease) => {
+            let is_init = matches!(lease.holder, Holder::Init { .. });
+            slot.live_lease().filter(|_| is_init).map(ToString::to_string)
+        }
+        Err(reason) => (slot.state == HolderState::Alive)
+            .then(|| format!("a container of another version ({reason})")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_host::{Host, bundle, claimed, vfio};
+    use crate::test_host::{Host, bundle, claimed, leased, vfio};
     use crate::{FindUser, LeaseRequest, MemberRequest};
     use onload_core::pool::Numa;
     use rustix::fs::inotify;
     use std::fs;
     use std::mem::MaybeUninit;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     #[test]
     fn a_device_has_one_holder_until_that_releases_it() {
@@ -714,7 +677,7 @@ mod tests {
         assert!(!host.release("two"));
         let one = "one".parse().unwrap();
         let elsewhere = Path::new("/elsewhere/one");
-        host.leases.release(&[vfio()], &one, elsewhere, None).unwrap();
+        host.leases.release(&[vfio()], &leased(&one, elsewhere)).unwrap();
         assert_eq!(host.holder().unwrap(), "one", "another engine's container of that name");
         assert!(host.release("one"));
     }
@@ -775,7 +738,7 @@ mod tests {
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         // The kernel reports each getdents(2), of which a listing takes a few.
         inotify::add_watch(&watch, host.path("run/@leases"), inotify::WatchFlags::ACCESS).unwrap();
-        host.leases.release(&devices, &"one".parse().unwrap(), &bundle("one"), None).unwrap();
+        host.leases.release(&devices, &leased(&"one".parse().unwrap(), &bundle("one"))).unwrap();
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&watch, &mut buffer);
         let mut reads = 0;
@@ -851,7 +814,7 @@ mod tests {
         let listed = host.leases.list().unwrap();
         let found: Vec<_> = listed
             .iter()
-            .map(|each| (each.device.to_string(), each.slot, each.has_ended))
+            .map(|each| (each.device.to_string(), each.number, each.has_ended()))
             .collect();
         assert_eq!(
             found,
@@ -895,7 +858,7 @@ mod tests {
         });
         assert_eq!(given, 16);
         assert_eq!(host.files().len(), 16);
-        let slots: Vec<u32> = host.leases.list().unwrap().iter().map(|each| each.slot).collect();
+        let slots: Vec<u32> = host.leases.list().unwrap().iter().map(|each| each.number).collect();
         assert_eq!(slots, (0..16).collect::<Vec<_>>());
     }
 }

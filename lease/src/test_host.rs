@@ -9,9 +9,10 @@ use std::time::Duration;
 use onload_test_tree::Tree;
 
 use super::file::Holder;
-use super::request::{LeaseRequest, MemberRequest};
+use super::request::{LeaseRequest, LeasedContainer, MemberRequest};
 use super::store::Leases;
 use crate::run_dir::RunDir;
+use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
 use onload_core::pool::Numa;
 use onload_core::token::Token;
@@ -126,7 +127,9 @@ impl Host {
 
     pub(super) fn release_by(&self, id: &str, token: Option<&Token>) -> bool {
         let files = self.files();
-        self.leases.release(&[vfio()], &id.parse().unwrap(), &bundle(id), token).unwrap();
+        let (container, bundle) = (id.parse().unwrap(), bundle(id));
+        let container = LeasedContainer { token, ..leased(&container, &bundle) };
+        self.leases.release(&[vfio()], &container).unwrap();
         self.files() != files
     }
 
@@ -150,6 +153,11 @@ pub(super) fn vfio() -> DeviceId {
 
 pub(super) fn bundle(id: &str) -> PathBuf {
     Path::new("/bundles").join(id)
+}
+
+/// A container without a token.
+pub(super) fn leased<'a>(id: &'a ContainerId, bundle: &'a Path) -> LeasedContainer<'a> {
+    LeasedContainer { id, bundle, token: None }
 }
 
 /// A device that one container may have.

@@ -103,8 +103,8 @@ fn unkept_settings(record: &MoveRecord) -> &[String] {
 
 fn state_name(entry: &LeaseEntry) -> &'static str {
     match &entry.lease {
-        _ if entry.has_ended => "ended",
-        _ if entry.is_returning => "returning",
+        _ if entry.has_ended() => "ended",
+        _ if entry.is_returning() => "returning",
         Ok(Lease { holder: Holder::Reservation { .. }, .. }) => "reserved",
         Ok(_) => "held",
         Err(_) => "unknown",
@@ -167,7 +167,7 @@ fn to_json(entry: &LeaseEntry, drain: &DrainList) -> Value {
         "device": format_device(&entry.device),
         "class": entry.device.class.as_str(),
         "name": entry.device.name.as_str(),
-        "slot": entry.slot,
+        "slot": entry.number,
         "state": state_name(entry),
     });
     if is_drained(entry, drain) {

@@ -98,7 +98,7 @@ impl PoolHolders {
 
     pub(super) fn new(entries: &[LeaseEntry], names: HolderNames) -> PoolHolders {
         let mut holders: BTreeMap<DeviceId, Vec<String>> = BTreeMap::new();
-        for entry in entries.iter().filter(|entry| !entry.has_ended) {
+        for entry in entries.iter().filter(|entry| !entry.has_ended()) {
             let container = match &entry.lease {
                 Ok(lease) => lease.container.to_string(),
                 Err(_) => "unknown".to_owned(),

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use serde::{Deserialize, Serialize};
 
 use crate::error::last_errno;
 
@@ -46,7 +47,7 @@ pub struct Ethtool {
 }
 
 /// How packets are spread over queues (RSS).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RssConfig {
     /// The queue for each hash value.
     pub table: Vec<u32>,

@@ -10,7 +10,7 @@ use crate::common::hosts::rdma;
 use crate::common::{Commands, Run, Tree, on, run};
 use crate::schemas::check_output;
 use onload_lease::run_dir::RunDir;
-use onload_lease::tickets::{NewTicket, Tickets};
+use onload_lease::tickets::{Ticket, Tickets};
 use onload_sys::processes::Processes;
 
 /// A bundle whose container carries one annotation.
@@ -76,11 +76,11 @@ fn a_ticket_is_explained_and_not_taken() {
     fs::create_dir_all(&dir).unwrap();
     let run_dir = RunDir::find(&dir).unwrap().unwrap();
     let tickets = Tickets::open(&run_dir, Processes::at_root(host.root())).unwrap();
-    let new = NewTicket {
-        request: "rdma=mlx5_0",
-        exclusive: &["rdma:mlx5_0".parse().unwrap()],
-        engine: "nomad",
-        description: None,
+    let new = Ticket {
+        request: "rdma=mlx5_0".to_owned(),
+        exclusive: vec!["rdma:mlx5_0".parse().unwrap()],
+        engine: "nomad".to_owned(),
+        ..Ticket::default()
     };
     let id = tickets.write(new, Duration::from_secs(10)).unwrap();
     let before = tickets.read(&id).unwrap();

@@ -139,7 +139,7 @@ impl NomadSnapshot {
             }
         }
         let mut leases = leases::list(host)?;
-        leases.retain(|entry| !entry.has_ended);
+        leases.retain(|entry| !entry.has_ended());
         for entry in &leases {
             let (Ok(lease), Some(slots)) = (&entry.lease, slots_by_device.get(&entry.device))
             else {

@@ -13,7 +13,7 @@ use onload_core::token::Token;
 use onload_host::host::Host;
 use onload_lease::Lease;
 use onload_lease::run_dir::{RUN_DIR, RUN_DIR_MODE, RunDir, set_mode};
-use onload_lease::tickets::{NewTicket, Tickets};
+use onload_lease::tickets::{Ticket, Tickets};
 use onload_sys::processes::Processes;
 
 use crate::devices::group::OwnSlots;
@@ -36,11 +36,12 @@ pub fn write(
     set_mode(&opened, RUN_DIR_MODE).with_context(|| format!("opening {path:?}"))?;
     let run = RunDir::new(opened, &path);
     let tickets = Tickets::open(&run, host_processes(host))?;
-    let new = NewTicket {
-        request: &format_request(devices),
-        exclusive,
-        engine: ENGINE,
-        description: Some(description),
+    let new = Ticket {
+        request: format_request(devices),
+        exclusive: exclusive.to_vec(),
+        engine: ENGINE.to_owned(),
+        description: Some(description.to_owned()),
+        ..Ticket::default()
     };
     Ok(tickets.write(new, LOCK_TIMEOUT)?)
 }

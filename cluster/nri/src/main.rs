@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use onload_core::config::CONFIG_PATH;
 use onload_hooks::decide::host_view::LocalHost;
 use onload_hooks::entry::program;
-use onload_hooks::record::lease::Reserver;
+use onload_hooks::record::lease::{self, Reserver};
 use onload_nri::cli::{self, HELP, NriCommand, NriOptions};
 use onload_nri::connect::{
     INDEX_VARIABLE, NAME_VARIABLE, SOCKET_VARIABLE, connect_launched, serve, serve_launched,
@@ -92,7 +92,7 @@ impl Decider for HostDecider {
 
     fn cancel_reservation(&self, answer: &CreateAnswer) {
         if let (Some(reservation), Ok(host)) = (&answer.reservation, self.open_host()) {
-            Reserver::before(&host, ENTRY_POINT).cancel(reservation);
+            lease::cancel_at(&host, reservation);
         }
     }
 }

@@ -12,7 +12,6 @@ use onload_cdi::{ContainerEdits, Hook, HookName};
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
-use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::{HookArguments, PROGRAM};
 use onload_core::nearness::Nearness;
 use onload_core::pool::{Numa, Pool};
@@ -25,7 +24,7 @@ use onload_sys::text::Quoted;
 
 use super::gpus::ContainerGpus;
 use super::host_view::{HookSettings, HostView};
-use super::specs::{OnloadSpecs, expectations};
+use super::specs::OnloadSpecs;
 use super::subject::{CONFIG_JSON, ContainerRef, DecisionSubject};
 
 /// The devices that a container requests of pools and by tickets.
@@ -40,15 +39,6 @@ pub struct PoolRequest {
     pub bundle: PathBuf,
     /// The place of the first request.
     pub origin: Origin,
-    specs: Arc<OnloadSpecs>,
-}
-
-impl PoolRequest {
-    pub fn expectations(&self, device: &DeviceId) -> Vec<Expectation> {
-        self.specs
-            .find(device.class, device.name.as_str())
-            .map_or_else(Vec::new, |resolved| expectations(&resolved))
-    }
 }
 
 /// Devices for a container that is not created yet: chosen, and then reserved.
@@ -135,7 +125,7 @@ pub(super) fn choose(
         return Ok(Chosen::default());
     };
     let hook = hook.or_else(|| (!named.is_empty()).then(|| lease_hook(settings)));
-    let chosen = choose_members(subject, &device_requests, &named, specs, pools, &first.origin);
+    let chosen = choose_members(subject, &device_requests, &named, pools, &first.origin);
     let (members, choice) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
     let (request, given) = replace_pools(request, &device_requests, devices);
@@ -148,7 +138,6 @@ fn choose_members(
     subject: DecisionSubject<'_>,
     device_requests: &[MemberRequest],
     named: &[(DeviceId, Token)],
-    specs: &Arc<OnloadSpecs>,
     pools: &dyn Pools,
     origin: &Origin,
 ) -> Result<(ReservedMembers, Option<PoolChoice>)> {
@@ -171,7 +160,6 @@ fn choose_members(
         id: id.clone(),
         bundle: subject.container.bundle.to_owned(),
         origin: origin.clone(),
-        specs: Arc::clone(specs),
     };
     let reservation = pools.choose(&request)?;
     let members = reservation

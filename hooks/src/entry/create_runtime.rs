@@ -25,7 +25,7 @@ use crate::decide::sysfs::{self, Remedies, Sysfs};
 use crate::live::{self, limits};
 use crate::moves;
 use crate::record::init;
-use crate::record::lease::ContainerInit;
+use crate::record::lease::{ContainerInit, canonical};
 
 /// The largest configuration that is read into memory completely. Engines write about forty
 /// thousand bytes.
@@ -59,7 +59,8 @@ pub(crate) fn run(
     }
     let init = state.pid.ok_or_else(init::no_pid_error)?;
     let host = LocalHost::with_config(config)?;
-    let container = ContainerInit { id: &state.id, bundle: &state.bundle, init, host: &host };
+    let bundle = canonical(&state.bundle)?;
+    let container = ContainerInit { id: &state.id, bundle: &bundle, init, host: &host };
     let acquired = moves::acquire(slice::from_ref(&rest), &[], container, "createRuntime")?;
     match apply_arguments(arguments, &moving, state, config) {
         Ok(warnings) => Ok([warnings, acquired.finish()].concat()),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use onload_core::config::{CONFIG_PATH, LogConfig, LogLevel};
 use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
+use onload_lease::LeasedContainer;
 use onload_lease::run_dir::RUN_DIR;
 use onload_sys::error::{Context, Error, Result, bail};
 use onload_sys::text::Quoted;
@@ -24,7 +25,7 @@ use crate::decide::subject::ContainerRef;
 use crate::decide::sysfs::Sysfs;
 use crate::live;
 use crate::live::reapply;
-use crate::moves::{self, ExitedContainer};
+use crate::moves;
 use crate::record::{lease, sweep};
 
 fn usage() -> String {
@@ -218,9 +219,10 @@ fn run_poststop(args: &[OsString], config: &Path) -> Result<()> {
         return clean_up(&state, config);
     }
     let (token, id) = (arguments.token.as_ref(), &state.id);
-    let exited = ExitedContainer { container: id, token, bundle: &state.bundle };
+    let bundle = lease::was_canonical(&state.bundle);
+    let exited = LeasedContainer { id, bundle: &bundle, token };
     // A step that fails does not prevent the others.
-    let released = lease::release(&arguments.lease, token, id, &state.bundle);
+    let released = lease::release(&arguments.lease, &exited);
     let returned = moves::release_devices(&arguments.lease, &exited);
     let cleaned = if !arguments.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         // The record is removed together with the nodes. Only it contains the members of pools that another hook
@@ -239,10 +241,11 @@ fn clean_up(state: &OciState, config: &Path) -> Result<()> {
     let subject = format_subject("poststop", &state.id);
     let (leased, bundle) =
         sweep::recorded_leases(Path::new(RUN_DIR), &state.id).unwrap_or_default();
-    let exited = ExitedContainer { container: &state.id, token: None, bundle: &bundle };
+    let bundle = lease::was_canonical(&bundle);
+    let exited = LeasedContainer { id: &state.id, bundle: &bundle, token: None };
     let returned = moves::release_devices(&leased, &exited);
     // A failure is harmless: the next container that requests a device detects that its holder has ended.
-    let _ = lease::release(&leased, None, &state.id, &bundle);
+    let _ = lease::release(&leased, &exited);
     let warnings = sweep::run(Path::new(RUN_DIR), &state.id).context(&subject)?;
     warn(&subject, warnings, config);
     returned.context(subject)

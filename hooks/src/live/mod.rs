@@ -279,7 +279,7 @@ fn inject_plan(
         record.bundle.clone_from(&state.bundle);
     }
     let init = InitProcess::open(state.pid)?;
-    let (id, bundle) = (&state.id, &state.bundle);
+    let (id, bundle) = (&state.id, &lease::canonical(&state.bundle)?);
     let container = lease::ContainerInit { id, bundle, init: init.pid(), host };
     sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
     let inspection = Inspection::new(state, init, config, host, plan, before)?;

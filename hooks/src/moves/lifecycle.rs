@@ -1,42 +1,34 @@
 //! The lifecycle of a device that moves into a container's network namespace and back: an interface or an RDMA device.
-//! The states are types. Their methods are the transitions, and each names the state that comes next.
+//! The states are types.
 //!
 //! ```text
 //! MoveRequest ──▶ ContainerDevice ──▶ ReturningDevice ──▶ ReturnedDevice ──▶ the lease has ended
-//!    │                                      ▲
-//!    └──────────────────────────────────────┘ the device could not be moved
 //! ```
 //!
-//! A virtual function that is set up for a container and stays on the host has the same lifecycle.
+//! A virtual function that is set up for a container and stays on the host has the same lifecycle, in [`super::vf`].
 //!
 //! The process may be killed at any point. The lease, which is written before the device moves and ends once the device
 //! is restored, survives: the next process finds a [`ReturningDevice`].
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{slice, thread};
+use std::{iter, slice, thread};
 
-use onload_core::class::Class;
-use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
 use onload_core::netdev::address::InterfaceAddress;
 use onload_core::netdev::new_name::NewInterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
-use onload_core::token::Token;
 use onload_core::vf_config::VfConfig;
-use onload_lease::{Leases, MoveRecord, NOT_MOVED, SavedState};
+use onload_lease::{Leases, MoveRecord, SavedState};
 use onload_sys::error::{Context as _, Error, Result, bail, error};
 use onload_sys::fs::lock::Lock;
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
 
 use super::netns::{self, Netns};
-use crate::config::config_file;
 use crate::record::container_dir::open_run;
 use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
-use crate::record::listing::random_index;
 
 /// Limit for waiting, at a container's start or end, for a device whose namespace has ended: the kernel returns it with
 /// a delay.
@@ -49,229 +41,165 @@ const MAX_RETRIEVALS: u32 = 4;
 /// attempt down.
 const RETRIEVE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The operations that differ between interfaces, RDMA devices and virtual functions.
+/// The operations that differ between interfaces and RDMA devices.
 pub(crate) trait MoveOps: Sized {
-    const CLASS: Class;
-    /// The noun before a device's name in messages, and the noun with an article.
+    /// The noun before a device's name in messages.
     const WORD: &'static str;
-    const NOUN: &'static str;
     /// The requirements for moving from a user namespace, for messages.
     const NEEDS: &'static str;
-    /// Whether the device leaves the host's network namespace.
-    const MOVES: bool = true;
-    /// The device's state that a lease records.
-    type Saved: Clone + Into<SavedState>;
+    /// The device's state that a lease records, and its variant.
+    type Saved: Clone;
+    const TO_STATE: fn(Self::Saved) -> SavedState;
     /// The state of the device in the network namespace where it was found.
     type Observation;
 
     /// Fails if no device can move from the host to this container.
-    fn check_movable(
-        &self,
-        _host_netns: &Netns,
-        _container_netns: &Netns,
-        _name: &str,
-    ) -> Result<()> {
-        Ok(())
-    }
+    fn check_movable(context: &MoveContext<'_>, name: &str) -> Result<()>;
     /// Takes further locks that the move requires. Fails if the device is leased under another name.
-    fn reserve(&self, _: &Leases, _: &MoveRequest<'_>) -> Result<Option<Lock>> {
+    fn reserve(_: &Leases, _: &MoveRequest<'_>) -> Result<Option<Lock>> {
         Ok(None)
     }
     /// Returns the device that a hook names, or `None` if the namespace does not have it.
     fn find_requested(
-        &self,
         netns: &Netns,
         request: &MoveRequest<'_>,
     ) -> Result<Option<Self::Observation>>;
     /// Checks everything that may fail before changing anything. Returns the device's state and a warning.
     fn examine(
-        &self,
         observation: &Self::Observation,
         request: &MoveRequest<'_>,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<(Self::Saved, Option<String>)>;
     /// Fails if the device is already in the container's namespace with other settings than requested.
-    fn check_existing(
-        &self,
-        _container_netns: &Netns,
-        _observation: &Self::Observation,
-        _: &MoveRequest<'_>,
-    ) -> Result<()> {
+    fn check_existing(_: &Netns, _: &Self::Observation, _: &MoveRequest<'_>) -> Result<()> {
         Ok(())
     }
     /// Returns the state of a device in the container's namespace for which no lease records the state on the host.
     fn stray_state(
-        &self,
         observation: &Self::Observation,
         request: &MoveRequest<'_>,
     ) -> Result<Self::Saved>;
     /// Moves a leased device to the container.
     fn send(
-        &self,
-        container_device: &ContainerDevice<'_, Self>,
+        observation: &Self::Observation,
+        request: &MoveRequest<'_>,
         saved: &Self::Saved,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<()>;
 
-    /// Returns the recorded state if it is of this kind.
-    fn downcast_saved(saved: &SavedState) -> Option<&Self::Saved>;
     /// Finds the device of a lease in a namespace, under any name.
-    fn find(&self, netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
+    fn find(netns: &Netns, saved: &Self::Saved) -> Result<Option<Self::Observation>>;
     /// Returns whether a namespace has a device of a PCI function.
-    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool;
+    fn is_in_netns(netns: &Netns, pci: PciAddress, name: &str) -> bool;
     /// Prepares the return of a device, for example by binding its driver.
-    fn prepare(&self, _: &HostNetns<'_, Self>, _: &Self::Saved) -> Result<()> {
+    fn prepare(_host_netns: &Netns, _: &Self::Saved) -> Result<()> {
         Ok(())
     }
     /// Moves the device out of a namespace, whatever the container did to it. Succeeds if the device is no longer there.
     fn move_home(
-        &self,
         from: &Netns,
         observation: &Self::Observation,
-        host_netns: &HostNetns<'_, Self>,
+        host_netns: &Netns,
         saved: &Self::Saved,
     ) -> Result<()>;
     /// Restores the state of a device that is on the host again.
-    fn restore(
-        &self,
-        returned: ReturnedDevice<'_, Self>,
-        host_netns: &HostNetns<'_, Self>,
-    ) -> Result<(), RestoreError>;
+    fn restore(returned: ReturnedDevice<'_, Self>, host_netns: &Netns) -> Result<(), RestoreError>;
 }
 
-/// The host's network namespace.
-pub(crate) struct HostNetns<'a, K> {
-    pub(super) netns: Netns,
-    pub(super) ops: &'a K,
+/// Opens the network namespace of this process. Fails if it is not the host's. `word` and `name` are for messages.
+pub(super) fn open_host_netns(word: &str, name: &str) -> Result<Netns> {
+    let netns = Netns::open_own()?;
+    if !netns.is_initial() {
+        bail!(
+            "{word} {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no devices of it"
+        );
+    }
+    Ok(netns)
 }
 
-impl<'a, K: MoveOps> HostNetns<'a, K> {
-    /// Opens the namespace of this process. Fails if it is not the host's. `name` is for messages.
-    fn open(ops: &'a K, name: &str) -> Result<Self> {
-        let netns = Netns::open_own()?;
-        if !netns.is_initial() {
-            bail!(
-                "{} {name} cannot move: the engine is not in this host's own network and PID namespaces, and has no {} of it",
-                K::WORD,
-                K::NOUN
-            );
-        }
-        Ok(HostNetns { netns, ops })
-    }
-
-    /// Finds the device of a lease on the host.
-    pub(super) fn find(&self, saved: &K::Saved) -> Result<Option<K::Observation>> {
-        self.ops.find(&self.netns, saved)
-    }
-
-    /// Returns an error that says where a device is that is not on the host.
-    pub(super) fn not_on_host_error(&self, pci: PciAddress, name: &str) -> Error {
-        let hint = match self.find_elsewhere(name, &|netns| self.ops.is_in_netns(netns, pci, name))
-        {
+/// Returns an error that says where a device is that is not on the host.
+pub(super) fn not_on_host_error<K: MoveOps>(
+    host_netns: &Netns,
+    pci: PciAddress,
+    name: &str,
+) -> Error {
+    let hint =
+        match find_elsewhere::<K>(host_netns, name, &|netns| K::is_in_netns(netns, pci, name)) {
             Ok(Some(namespace)) => {
                 format!("; it is in a network namespace that {} keeps", namespace.keeper)
             }
             Ok(None) => "; is its function bound to its driver?".to_owned(),
             Err(error) => return error,
         };
-        error!("{} {name} ({pci}) not found on this host{hint}", K::WORD)
-    }
+    error!("{} {name} ({pci}) not found on this host{hint}", K::WORD)
+}
 
-    /// Returns the network namespace that has the device. Fails if the search timed out.
-    fn find_elsewhere(
-        &self,
-        name: &str,
-        has_device: &dyn Fn(&Netns) -> bool,
-    ) -> Result<Option<netns::FoundNetns>> {
-        netns::find_netns(&self.netns, has_device)
-            .with_context(|| format!("{} {name}: looking at other network namespaces", K::WORD))
-    }
+/// Returns the network namespace that has the device. Fails if the search timed out.
+fn find_elsewhere<K: MoveOps>(
+    host_netns: &Netns,
+    name: &str,
+    has_device: &dyn Fn(&Netns) -> bool,
+) -> Result<Option<netns::FoundNetns>> {
+    netns::find_netns(host_netns, has_device)
+        .with_context(|| format!("{} {name}: looking at other network namespaces", K::WORD))
 }
 
 /// Context for moving devices of one kind from the host to a container.
-pub(crate) struct MoveContext<'a, K> {
-    pub(super) host_netns: HostNetns<'a, K>,
+pub(crate) struct MoveContext<'a> {
+    pub(super) host_netns: Netns,
     pub(super) container_netns: Netns,
     pub(super) leases: Leases,
     /// The lease request of the container, without devices.
     lease_request: InitLeaseRequest<'a>,
 }
 
-impl<'a, K: MoveOps> MoveContext<'a, K> {
-    /// `name` is for messages.
-    fn open(name: &str, lease_request: InitLeaseRequest<'a>, ops: &'a K) -> Result<Self> {
+impl<'a> MoveContext<'a> {
+    /// Sorts the requests: a fixed order prevents deadlocks between containers that request the same devices. Returns
+    /// `None` without requests. The texts are for messages: see [`MoveOps`].
+    pub(super) fn open(
+        requests: &mut [MoveRequest<'_>],
+        word: &str,
+        needs: &str,
+        lease_request: InitLeaseRequest<'a>,
+    ) -> Result<Option<Self>> {
+        requests.sort_unstable_by_key(|request| request.device);
+        let Some(MoveRequest { name, .. }) = requests.first() else {
+            return Ok(None);
+        };
         let ContainerInit { init, host, .. } = lease_request.container;
         if !host.is_initial_namespace() {
             bail!(
-                "{} {name} cannot move: the engine is in a user namespace (rootless); {}",
-                K::WORD,
-                K::NEEDS
+                "{word} {name} cannot move: the engine is in a user namespace (rootless); {needs}"
             );
         }
-        let host_netns = HostNetns::open(ops, name)?;
-        let container_netns = Netns::open_init(init)?;
-        ops.check_movable(&host_netns.netns, &container_netns, name)?;
-        let leases = Leases::open(&open_run(host.trusted())?, Processes::default())?;
-        Ok(MoveContext { host_netns, container_netns, leases, lease_request })
+        Ok(Some(MoveContext {
+            host_netns: open_host_netns(word, name)?,
+            container_netns: Netns::open_init(init)?,
+            leases: Leases::open(&open_run(host.trusted())?, Processes::default())?,
+            lease_request,
+        }))
     }
 
-    fn container_id(&self) -> &'a ContainerId {
-        self.lease_request.container.id
-    }
-
-    /// Returns the bundle of the container, without symbolic links.
-    fn bundle(&self) -> Result<PathBuf> {
-        lease::canonical(self.lease_request.container.bundle)
-    }
-
-    /// Leases a device to the container. `record` has the device's state on the host, unless it stays there.
-    fn lease_device(&self, device: &DeviceId, record: Option<&MoveRecord>) -> Result<()> {
+    /// Leases a device to the container. `record` has the device's state on the host, unless it stays there. `alone`
+    /// is that of [`InitLeaseRequest`].
+    pub(super) fn lease_device(
+        &self,
+        device: &DeviceId,
+        move_record: Option<&MoveRecord>,
+        alone: bool,
+    ) -> Result<()> {
         let devices = slice::from_ref(device);
-        let (move_record, alone) = (record, K::MOVES);
         let request = InitLeaseRequest { devices, move_record, alone, ..self.lease_request };
         lease::claim(request).map(drop)
     }
 
     /// Returns whether the hook of a ResourceClaim has already set up the device for this container. The device's own
     /// hook, which runs after it and names no claim, must not change that.
-    fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
-        if self.lease_request.arguments.claim.is_some() {
-            return Ok(false);
-        }
-        self.leases.is_set_up_for_claim(device, self.container_id(), &self.bundle()?)
-    }
-
-    /// Returns the record of a device in the container's namespace.
-    fn new_record(&self, saved: SavedState, addresses: Vec<IpAddr>) -> MoveRecord {
-        MoveRecord {
-            saved,
-            namespace: if K::MOVES { self.container_netns.cookie() } else { NOT_MOVED },
-            addresses,
-            returning: false,
-            left: None,
-            rebound: None,
-        }
-    }
-
-    /// Returns a device to the host after its move failed.
-    fn return_device(&self, device: &DeviceId, saved: K::Saved) -> Result<()> {
-        self.leases.mark_returning(device, self.container_id(), &self.bundle()?)?;
-        // An earlier start of the container may have left the device changed. In that case the lease has its original
-        // state.
-        let (leases, ops) = (&self.leases, self.host_netns.ops);
-        let kept = leases
-            .find_returning(device)?
-            .and_then(|record| ReturningDevice::new(leases, device, record));
-        let returning = kept.unwrap_or_else(|| ReturningDevice {
-            leases,
-            device,
-            record: self.new_record(saved.clone().into(), Vec::new()),
-            saved,
-        });
-        if let Some(observation) = ops.find(&self.container_netns, &returning.saved)? {
-            ops.move_home(&self.container_netns, &observation, &self.host_netns, &returning.saved)?;
-        }
-        returning.retrieve(&self.host_netns, None, DYING_TIMEOUT)?.end(&self.host_netns)
+    pub(super) fn is_set_up_by_claim(&self, device: &DeviceId) -> Result<bool> {
+        Ok(self.lease_request.arguments.claim.is_none()
+            && self
+                .leases
+                .is_set_up_for_claim(device, &self.lease_request.container.to_leased())?)
     }
 }
 
@@ -294,35 +222,43 @@ pub(crate) struct MoveRequest<'a> {
 }
 
 impl<'a> MoveRequest<'a> {
-    /// Next: [`ContainerDevice`]. A failure before the lease has changed nothing. A failure afterwards is undone.
-    fn fulfill<K: MoveOps>(self, context: &MoveContext<'_, K>) -> Result<ContainerDevice<'a, K>> {
-        let (ops, leases) = (context.host_netns.ops, &context.leases);
-        let mut locks = vec![leases.lock_device(self.device)?];
-        return_leftovers(leases, self.device, ops, DYING_TIMEOUT)?;
-        locks.extend(ops.reserve(leases, &self)?);
-        let Some(observation) = ops.find_requested(&context.host_netns.netns, &self)? else {
-            return self.join_others(context, locks);
+    /// Finds, checks, leases and moves the device. It is added to `acquired` as soon as it is leased, so the caller
+    /// returns it after a failure of this or another device. `lock` is that of the device.
+    pub(super) fn fulfill<K: MoveOps>(
+        &self,
+        context: &MoveContext<'_>,
+        lock: Lock,
+        acquired: &mut Vec<ContainerDevice<'a>>,
+    ) -> Result<K::Observation> {
+        let MoveContext { host_netns, container_netns, leases, .. } = context;
+        let locks = iter::once(lock).chain(K::reserve(leases, self)?).collect();
+        let mut container_device = ContainerDevice::new(self.device, locks);
+        let Some(observation) = K::find_requested(host_netns, self)? else {
+            let observation = self.join_others::<K>(context)?;
+            acquired.push(container_device);
+            return Ok(observation);
         };
-        let container_device = ContainerDevice::new(self, observation, locks);
-        if !K::MOVES {
-            let device = container_device.request.device;
-            if let Some(record) = leases.find_moved_to(device, NOT_MOVED)? {
-                if let Err(error) = container_device.request.check_same_settings(&record)
-                    && !context.is_set_up_by_claim(device)?
-                {
-                    return Err(error);
-                }
-                return container_device.lease_in_place(context, Some(&record));
-            }
-        } else if context.container_netns.is_same(&context.host_netns.netns) {
+        if container_netns.is_same(host_netns) {
             // A container with the host's network uses the device where it is.
-            return container_device.lease_in_place(context, None);
+            context.lease_device(self.device, None, true)?;
+            acquired.push(container_device);
+            return Ok(observation);
         }
-        container_device.send(context)
+        let (saved, warning) = K::examine(&observation, self, context)?;
+        let addresses = self.settings.addresses.iter().map(InterfaceAddress::address).collect();
+        let record = MoveRecord {
+            addresses,
+            ..MoveRecord::new((K::TO_STATE)(saved.clone()), container_netns.cookie())
+        };
+        context.lease_device(self.device, Some(&record), true)?;
+        (container_device.record, container_device.warning) = (Some(record), warning);
+        acquired.push(container_device);
+        K::send(&observation, self, &saved, context)?;
+        Ok(observation)
     }
 
     /// Fails if another container has the device with other settings of the virtual function.
-    fn check_same_settings(&self, record: &MoveRecord) -> Result<()> {
+    pub(super) fn check_same_settings(&self, record: &MoveRecord) -> Result<()> {
         let requested = self.vf.as_ref().map(VfConfig::to_settings).transpose()?;
         let current = record.saved.vf().map(|vf| vf.given);
         if requested != current {
@@ -336,151 +272,47 @@ impl<'a> MoveRequest<'a> {
     }
 
     /// Leases a device that is already in the container's namespace, because another container of the namespace has it
-    /// or another program moved it there. Next: [`ContainerDevice`].
-    fn join_others<K: MoveOps>(
-        self,
-        context: &MoveContext<'_, K>,
-        locks: Vec<Lock>,
-    ) -> Result<ContainerDevice<'a, K>> {
-        let (ops, leases) = (context.host_netns.ops, &context.leases);
-        let Some(observation) = ops.find_requested(&context.container_netns, &self)? else {
-            let error = leases
-                .holders_error(self.device, context.lease_request.arguments.token.as_ref())?;
+    /// or another program moved it there.
+    fn join_others<K: MoveOps>(&self, context: &MoveContext<'_>) -> Result<K::Observation> {
+        let MoveContext { host_netns, container_netns, leases, lease_request } = context;
+        let Some(observation) = K::find_requested(container_netns, self)? else {
+            let error =
+                leases.holders_error(self.device, lease_request.arguments.token.as_ref())?;
             return Err(
-                error.unwrap_or_else(|| context.host_netns.not_on_host_error(self.pci, &self.name))
+                error.unwrap_or_else(|| not_on_host_error::<K>(host_netns, self.pci, &self.name))
             );
         };
-        let record = leases.find_moved_to(self.device, context.container_netns.cookie())?;
-        let (saved, addresses) = match record {
-            Some(record) => {
-                self.check_same_settings(&record)?;
-                ops.check_existing(&context.container_netns, &observation, &self)?;
-                (record.saved, record.addresses)
-            }
-            None => (ops.stray_state(&observation, &self)?.into(), Vec::new()),
-        };
-        let record = context.new_record(saved, addresses);
-        ContainerDevice::new(self, observation, locks).lease_in_place(context, Some(&record))
+        let namespace = container_netns.cookie();
+        let (saved, addresses): (SavedState, Vec<IpAddr>) =
+            match leases.find_moved_to(self.device, namespace)? {
+                Some(record) => {
+                    self.check_same_settings(&record)?;
+                    K::check_existing(container_netns, &observation, self)?;
+                    (record.saved, record.addresses)
+                }
+                None => ((K::TO_STATE)(K::stray_state(&observation, self)?), Vec::new()),
+            };
+        let record = MoveRecord { addresses, ..MoveRecord::new(saved, namespace) };
+        context.lease_device(self.device, Some(&record), true)?;
+        Ok(observation)
     }
 }
 
-/// A device that the container has or is about to get.
-pub(crate) struct ContainerDevice<'a, K: MoveOps> {
-    pub(super) request: MoveRequest<'a>,
-    /// The device when it was found.
-    pub(super) observation: K::Observation,
+/// A device that was leased to the container.
+pub(crate) struct ContainerDevice<'a> {
+    pub(super) device: &'a DeviceId,
     /// Held until all devices are granted, so that no other process touches the device.
     _locks: Vec<Lock>,
-    /// The state on the host. `None` if the device did not move for this container.
-    saved: Option<K::Saved>,
+    /// The record in its lease, with its state on the host. `None` if the device did not move for this container: the
+    /// container has the host's network, or other containers of the namespace keep the device.
+    pub(super) record: Option<MoveRecord>,
     /// A warning about a check that could not be completed.
-    warning: Option<String>,
+    pub(super) warning: Option<String>,
 }
 
-impl<'a, K: MoveOps> ContainerDevice<'a, K> {
-    /// Must be leased next.
-    fn new(request: MoveRequest<'a>, observation: K::Observation, locks: Vec<Lock>) -> Self {
-        ContainerDevice { request, observation, _locks: locks, saved: None, warning: None }
-    }
-
-    /// Leases a device that is already in the container's namespace.
-    fn lease_in_place(
-        self,
-        context: &MoveContext<'_, K>,
-        record: Option<&MoveRecord>,
-    ) -> Result<Self> {
-        context.lease_device(self.request.device, record)?;
-        Ok(self)
-    }
-
-    /// Leases the device with its present state and then moves it. On failure, next: [`ReturningDevice`].
-    fn send(mut self, context: &MoveContext<'_, K>) -> Result<Self> {
-        let (request, ops) = (&self.request, context.host_netns.ops);
-        let (saved, warning) = ops.examine(&self.observation, request, context)?;
-        let addresses = request.settings.addresses.iter().map(InterfaceAddress::address).collect();
-        let record = context.new_record(saved.clone().into(), addresses);
-        context.lease_device(request.device, Some(&record))?;
-        if let Err(failed) = ops.send(&self, &saved, context) {
-            return Err(combine_errors(failed, context.return_device(request.device, saved)));
-        }
-        (self.saved, self.warning) = (Some(saved), warning);
-        Ok(self)
-    }
-
-    /// Next: [`ReturningDevice`], if the device moved for this container. Otherwise only its lease ends: the container
-    /// has the host's network, or other containers of the namespace keep the device.
-    fn withdraw(self, context: &MoveContext<'_, K>) -> Result<()> {
-        let device = self.request.device;
-        if let Some(saved) = self.saved {
-            return context.return_device(device, saved);
-        }
-        let devices = slice::from_ref(device);
-        context.leases.release_unmoved(devices, context.container_id(), &context.bundle()?)
-    }
-}
-
-/// All devices of one kind that a container is granted.
-pub(crate) struct ContainerDevices<'a, K: MoveOps> {
-    context: MoveContext<'a, K>,
-    devices: Vec<ContainerDevice<'a, K>>,
-}
-
-impl<'a, K: MoveOps> ContainerDevices<'a, K> {
-    /// Moves all requested devices, or none: after a failure the moved devices are back, or the error says that they
-    /// are not.
-    pub(super) fn new(
-        mut requests: Vec<MoveRequest<'a>>,
-        lease_request: InitLeaseRequest<'a>,
-        ops: &'a K,
-    ) -> Result<Option<Self>> {
-        // A fixed order prevents deadlocks between containers that request the same devices.
-        requests.sort_unstable_by_key(|request| request.device);
-        let Some(first) = requests.first() else {
-            return Ok(None);
-        };
-        let context = MoveContext::open(&first.name, lease_request, ops)?;
-        let mut container_devices = ContainerDevices { context, devices: Vec::new() };
-        for request in requests {
-            match request.fulfill(&container_devices.context) {
-                Ok(container_device) => container_devices.devices.push(container_device),
-                Err(failed) => return Err(container_devices.withdraw(failed)),
-            }
-        }
-        Ok(Some(container_devices))
-    }
-
-    pub(super) fn container_netns(&self) -> &Netns {
-        &self.context.container_netns
-    }
-
-    /// Returns the devices with their names on the host.
-    pub(super) fn observations(&self) -> impl Iterator<Item = (&str, &K::Observation)> {
-        self.devices.iter().map(|device| (device.request.name.as_str(), &device.observation))
-    }
-
-    /// Releases the locks and returns the warnings.
-    pub(super) fn finish(self) -> Vec<String> {
-        self.devices.into_iter().filter_map(|device| device.warning).collect()
-    }
-
-    /// Returns all devices after a failure. Returns the error to report.
-    pub(crate) fn withdraw(self, mut failed: Error) -> Error {
-        for device in self.devices.into_iter().rev() {
-            failed = combine_errors(failed, device.withdraw(&self.context));
-        }
-        failed
-    }
-}
-
-/// Combines the errors of a failed move and of the failed return.
-fn combine_errors(failed: Error, return_result: Result<()>) -> Error {
-    match return_result {
-        Ok(()) => failed,
-        Err(return_error) => {
-            error!(
-                "{failed:#}; then returning it: {return_error}; run \"onload-ctk lease restore\""
-            )
-        }
+impl<'a> ContainerDevice<'a> {
+    pub(super) fn new(device: &'a DeviceId, locks: Vec<Lock>) -> Self {
+        ContainerDevice { device, _locks: locks, record: None, warning: None }
     }
 }
 
@@ -495,52 +327,37 @@ pub(super) struct ReturningDevice<'a, K: MoveOps> {
 }
 
 impl<'a, K: MoveOps> ReturningDevice<'a, K> {
-    /// Returns `None` for a device of another kind.
-    pub(super) fn new(
-        leases: &'a Leases,
-        device: &'a DeviceId,
-        record: MoveRecord,
-    ) -> Option<Self> {
-        let saved = K::downcast_saved(&record.saved)?.clone();
-        Some(ReturningDevice { leases, device, record, saved })
-    }
-
-    fn retrieve_and_end(
-        self,
-        ops: &K,
-        exited: Option<&ExitedContainer<'_>>,
-        timeout: Duration,
-    ) -> Result<()> {
-        let host_netns = HostNetns::open(ops, self.device.name.as_str())?;
-        self.retrieve(&host_netns, exited, timeout)?.end(&host_netns)
+    /// Returns the device to the host, restores it and ends its lease. `hint` is a file that may refer to its network
+    /// namespace.
+    pub(super) fn retrieve_and_end(self, hint: Option<&Path>, timeout: Duration) -> Result<()> {
+        let host_netns = open_host_netns(K::WORD, self.device.name.as_str())?;
+        let (leases, device) = (self.leases, self.device);
+        let returned = self.retrieve(&host_netns, hint, timeout)?;
+        end_lease(leases, device, K::restore(returned, &host_netns))
     }
 
     /// Moves the device to the host from wherever it is. Next: [`ReturnedDevice`].
     fn retrieve(
         self,
-        host_netns: &HostNetns<'_, K>,
-        exited: Option<&ExitedContainer<'_>>,
+        host_netns: &Netns,
+        hint: Option<&Path>,
         timeout: Duration,
     ) -> Result<ReturnedDevice<'a, K>> {
-        let saved = &self.saved;
         let started = Instant::now();
         let mut fetched = 0;
         // A namespace that was not found will not be found later, since no process is in it.
         let mut is_somewhere = true;
         let mut failed = None;
-        host_netns.ops.prepare(host_netns, saved)?;
+        K::prepare(host_netns, &self.saved)?;
         loop {
-            if let Some(observation) = host_netns.find(saved)? {
+            if let Some(observation) = K::find(host_netns, &self.saved)? {
                 return Ok(ReturnedDevice { returning: self, observation });
             }
             let is_in_time = fetched == 0 || started.elapsed() < RETRIEVE_TIMEOUT;
             if is_somewhere && fetched < MAX_RETRIEVALS && is_in_time {
                 fetched += 1;
                 // A process in that namespace may interfere, and may be too late the next time.
-                match self.move_home(
-                    host_netns,
-                    exited.and_then(ExitedContainer::network_namespace).as_deref(),
-                ) {
+                match self.move_home(host_netns, hint) {
                     Ok(is_found) => is_somewhere = is_found,
                     Err(error) => failed = Some(error),
                 }
@@ -548,7 +365,7 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
             }
             if started.elapsed() >= timeout {
                 let (pci, name) = (self.record.saved.pci(), self.record.saved.name());
-                return Err(failed.unwrap_or_else(|| host_netns.not_on_host_error(pci, name)));
+                return Err(failed.unwrap_or_else(|| not_on_host_error::<K>(host_netns, pci, name)));
             }
             thread::sleep(PAUSE);
         }
@@ -556,22 +373,22 @@ impl<'a, K: MoveOps> ReturningDevice<'a, K> {
 
     /// Moves the device out of the namespace that it was moved to, or to which the container moved it further. Returns
     /// false if it was not found.
-    fn move_home(&self, host_netns: &HostNetns<'_, K>, hint: Option<&Path>) -> Result<bool> {
-        let (ops, saved) = (host_netns.ops, &self.saved);
+    fn move_home(&self, host_netns: &Netns, hint: Option<&Path>) -> Result<bool> {
+        let saved = &self.saved;
         // If this search times out, the one below fails too and reports it.
         if let Ok(Some(namespace)) = netns::find_by_cookie(self.record.namespace, hint)
-            && let Some(observation) = ops.find(&namespace.netns, saved)?
+            && let Some(observation) = K::find(&namespace.netns, saved)?
         {
-            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
+            K::move_home(&namespace.netns, &observation, host_netns, saved)?;
             return Ok(true);
         }
-        let has_device = |netns: &Netns| matches!(ops.find(netns, saved), Ok(Some(_)));
-        let Some(namespace) = host_netns.find_elsewhere(self.record.saved.name(), &has_device)?
-        else {
+        let has_device = |netns: &Netns| matches!(K::find(netns, saved), Ok(Some(_)));
+        let found = find_elsewhere::<K>(host_netns, self.record.saved.name(), &has_device)?;
+        let Some(namespace) = found else {
             return Ok(false);
         };
-        if let Some(observation) = ops.find(&namespace.netns, saved)? {
-            ops.move_home(&namespace.netns, &observation, host_netns, saved)?;
+        if let Some(observation) = K::find(&namespace.netns, saved)? {
+            K::move_home(&namespace.netns, &observation, host_netns, saved)?;
         }
         Ok(true)
     }
@@ -583,21 +400,20 @@ pub(crate) struct ReturnedDevice<'a, K: MoveOps> {
     pub(super) observation: K::Observation,
 }
 
-impl<K: MoveOps> ReturnedDevice<'_, K> {
-    /// Restores the device and ends its lease. On failure the lease records what differs.
-    fn end(self, host_netns: &HostNetns<'_, K>) -> Result<()> {
-        let ReturningDevice { leases, device, .. } = self.returning;
-        match host_netns.ops.restore(self, host_netns) {
-            Ok(()) => leases.end_returned(device),
-            Err(RestoreError { error, differs }) => {
-                if differs.is_some() {
-                    // The error says the same.
-                    let _ = leases.update_moves(device, &|record| record.left.clone_from(&differs));
-                }
-                Err(error)
-            }
-        }
+/// Ends the lease of a device that was restored. After a failure the lease records what differs.
+pub(super) fn end_lease(
+    leases: &Leases,
+    device: &DeviceId,
+    restored: Result<(), RestoreError>,
+) -> Result<()> {
+    let Err(RestoreError { error, differs }) = restored else {
+        return leases.end_returned(device);
+    };
+    if differs.is_some() {
+        // The error says the same.
+        let _ = leases.update_moves(device, &|record| record.left.clone_from(&differs));
     }
+    Err(error)
 }
 
 /// A device could not be restored.
@@ -612,114 +428,4 @@ impl From<Error> for RestoreError {
     fn from(error: Error) -> Self {
         RestoreError { error, differs: None }
     }
-}
-
-/// Returns a device that an earlier container left behind. The caller holds its lock. Returns whether there was one.
-pub(super) fn return_leftovers<K: MoveOps>(
-    leases: &Leases,
-    device: &DeviceId,
-    ops: &K,
-    timeout: Duration,
-) -> Result<bool> {
-    let record = leases.find_returning(device)?;
-    let Some(returning) = record.and_then(|record| ReturningDevice::new(leases, device, record))
-    else {
-        return Ok(false);
-    };
-    returning.retrieve_and_end(ops, None, timeout).map(|()| true)
-}
-
-/// A container that has exited.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExitedContainer<'a> {
-    pub(crate) container: &'a ContainerId,
-    pub(crate) token: Option<&'a Token>,
-    /// The bundle's path as the engine named it, with links: it contains config.json.
-    pub(crate) bundle: &'a Path,
-}
-
-impl ExitedContainer<'_> {
-    /// Returns the network namespace's file that config.json names.
-    fn network_namespace(&self) -> Option<PathBuf> {
-        config_file::network_namespace(&self.bundle.join("config.json"))
-    }
-}
-
-/// Ends an exited container's leases of devices of one kind that moved, and returns the devices to the host if it was the
-/// last container of its namespace. A device that cannot be returned now keeps its lease, and the first such error is
-/// returned.
-pub(super) fn release_devices<K: MoveOps>(
-    leased: &[DeviceId],
-    exited: &ExitedContainer<'_>,
-    ops: &K,
-) -> Result<()> {
-    if leased.iter().all(|device| device.class != K::CLASS) {
-        return Ok(());
-    }
-    let Some(leases) = lease::find()? else {
-        return Ok(());
-    };
-    let bundle = lease::was_canonical(exited.bundle);
-    retry_each(leases.moved_devices(leased, K::CLASS)?, &|device| {
-        let _moving = leases.lock_device(device)?;
-        let record = leases.release_exited(device, exited.container, &bundle, exited.token)?;
-        match record.and_then(|record| ReturningDevice::new(&leases, device, record)) {
-            Some(returning) => returning.retrieve_and_end(ops, Some(exited), DYING_TIMEOUT),
-            None => Ok(()),
-        }
-    })
-}
-
-/// Runs `action` for each device. If it succeeds for some, runs it again for those that failed: a device that was
-/// restored may have had the name of another one. Returns the first error that remains.
-fn retry_each(devices: BTreeSet<DeviceId>, action: &dyn Fn(&DeviceId) -> Result<()>) -> Result<()> {
-    let failed = |device: DeviceId| action(&device).err().map(|error| (device, error));
-    let count = devices.len();
-    let mut failures: Vec<(DeviceId, Error)> = devices.into_iter().filter_map(failed).collect();
-    if failures.len() < count {
-        failures = failures.into_iter().filter_map(|(device, _)| failed(device)).collect();
-    }
-    failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
-}
-
-#[derive(Debug)]
-pub struct RestoreResult {
-    pub device: DeviceId,
-    pub result: Result<()>,
-}
-
-/// Returns and restores devices of exited containers, each under its lock, if `timeout_for` grants it time when its turn
-/// comes. Fails only if the leases cannot be read.
-pub(super) fn restore<K: MoveOps>(
-    leases: &Leases,
-    timeout_for: lease::DeviceTimeout<'_>,
-    ops: &K,
-    timeout: Duration,
-) -> Result<Vec<RestoreResult>> {
-    let mut devices: Vec<DeviceId> = leases
-        .list()?
-        .into_iter()
-        .filter(|entry| entry.is_returning && entry.device.class == K::CLASS)
-        .map(|entry| entry.device)
-        .collect();
-    devices.sort_unstable();
-    devices.dedup();
-    // Begins at a random device: restoring one may take long, and if this process is stopped before the last one, the next
-    // run begins elsewhere.
-    let start = random_index().checked_rem(devices.len()).unwrap_or(0);
-    devices.rotate_left(start);
-    let mut restored = Vec::new();
-    for device in devices {
-        let Some(remaining) = timeout_for(&device) else {
-            continue;
-        };
-        let moving = leases.lock_device_within(&device, remaining);
-        let returned = moving.and_then(|_moving| return_leftovers(leases, &device, ops, timeout));
-        if !matches!(returned, Ok(false)) {
-            let result = returned.map(drop);
-            restored.push(RestoreResult { device, result });
-        }
-    }
-    restored.sort_unstable_by(|one, other| one.device.cmp(&other.device));
-    Ok(restored)
 }

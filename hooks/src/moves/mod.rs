@@ -5,6 +5,7 @@ mod interface;
 mod lifecycle;
 mod netns;
 mod rdma;
+mod returning;
 /// Devices that tests on machines without such devices use. The feature is only for tests.
 #[cfg(feature = "stand-ins")]
 #[path = "../../examples/stand-ins/devices.rs"]
@@ -12,38 +13,28 @@ pub mod stand_ins;
 mod transit_name;
 mod vf;
 
-use std::mem::take;
-use std::time::Duration;
-
 use onload_cdi::deduplicate;
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_core::hook_arguments::{HookArguments, InterfaceValue};
 use onload_core::host_settings::InterfaceName;
 use onload_core::netdev::settings::NetdevSettings;
-use onload_lease::Leases;
-use onload_sys::error::{Context as _, Error, Result, bail};
+use onload_lease::{MoveRecord, NOT_MOVED, SavedState};
+use onload_sys::error::{Error, Result, bail, error};
 use onload_sys::netlink::nldev::RdmaChardev;
 use onload_sys::pci::PciAddress;
 
 use interface::InterfaceOps;
-pub(crate) use lifecycle::ExitedContainer;
-pub use lifecycle::RestoreResult;
-use lifecycle::{ContainerDevices, DYING_TIMEOUT, MoveOps, MoveRequest};
+use lifecycle::{ContainerDevice, MoveContext, MoveOps, MoveRequest};
 pub use netns::Netns;
 pub use rdma::NetnsRdmaDevice;
 use rdma::RdmaOps;
-use vf::VfAccess;
+pub use returning::{RestoreResult, restore};
+pub(crate) use returning::{fetch, release_devices};
+use returning::{return_leftover_at_start, return_leftovers, undo_move};
 
 use crate::decide::host_view::{HostView, LocalHost};
-use crate::record::lease::{
-    self, ContainerInit, END_SEARCH_TIMEOUT, InitLeaseRequest, START_SEARCH_TIMEOUT,
-};
-
-static VF_ACCESS: VfAccess = VfAccess { search_deadline: None, searches: Vec::new() };
-
-/// Time limit for searching /proc for processes that have virtual functions open, while no container waits.
-const RESTORE_SEARCH_TIMEOUT: Duration = Duration::from_secs(300);
+use crate::record::lease::{self, ContainerInit, InitLeaseRequest};
 
 /// Splits a hook's arguments: the RDMA devices that move, with their leases, are second.
 pub(crate) fn split(arguments: &HookArguments) -> (HookArguments, HookArguments) {
@@ -137,10 +128,10 @@ fn interface_requests<'a>(
 fn vf_requests(arguments: &HookArguments) -> Result<Vec<MoveRequest<'_>>> {
     let mut requests = Vec::new();
     for argument in &arguments.vf {
-        if argument.device.class == VfAccess::CLASS {
+        if argument.device.class == Class::Vfio {
             let name = argument.device.name.to_string();
             let pci = name.parse()?;
-            let mut request = move_request(arguments, VfAccess::CLASS, name, pci)?;
+            let mut request = move_request(arguments, Class::Vfio, name, pci)?;
             request.vf = Some(argument.vf.clone());
             requests.push(request);
         }
@@ -177,9 +168,8 @@ pub(crate) struct AcquiredDevices<'a> {
     container: ContainerInit<'a>,
     entry_point: &'a str,
     leased: Vec<DeviceId>,
-    interfaces: Vec<ContainerDevices<'a, InterfaceOps>>,
-    rdma: Vec<ContainerDevices<'a, RdmaOps>>,
-    functions: Vec<ContainerDevices<'a, VfAccess>>,
+    /// Devices that moved or were set up.
+    devices: Vec<ContainerDevice<'a>>,
     /// The nodes of moved RDMA devices that the container gets.
     pub(crate) nodes: Vec<RdmaChardev>,
     warnings: Vec<String>,
@@ -196,9 +186,7 @@ pub(crate) fn acquire<'a>(
         container,
         entry_point,
         leased: Vec::new(),
-        interfaces: Vec::new(),
-        rdma: Vec::new(),
-        functions: Vec::new(),
+        devices: Vec::new(),
         nodes: Vec::new(),
         warnings: Vec::new(),
     };
@@ -224,151 +212,135 @@ impl<'a> AcquiredDevices<'a> {
             self.acquire_leases(arguments)?;
         }
         for arguments in by_lease(moves) {
-            self.move_rdma(arguments)?;
+            let lease_request = InitLeaseRequest::new(self.container, arguments, "createRuntime");
+            let found = self.move_devices::<RdmaOps>(rdma_requests(arguments)?, lease_request)?;
+            if !found.is_empty() {
+                let container_netns = Netns::open_init(self.container.init)?;
+                self.nodes.extend(rdma::collect_nodes(&container_netns, &found)?);
+            }
         }
+        self.nodes = deduplicate(std::mem::take(&mut self.nodes));
         Ok(())
     }
 
     /// Interfaces move last, since returning them takes longest.
     fn acquire_leases(&mut self, arguments: &'a HookArguments) -> Result<()> {
-        let host = self.container.host;
-        let (moving, set_up) = (interface_requests(arguments, host)?, vf_requests(arguments)?);
+        let moving = interface_requests(arguments, self.container.host)?;
+        let set_up = vf_requests(arguments)?;
         let mut leased = arguments.lease.clone();
         leased
             .retain(|device| !moving.iter().chain(&set_up).any(|request| request.device == device));
-        return_leftovers(&leased, host, &InterfaceOps, DYING_TIMEOUT)?;
-        return_leftovers(&leased, host, &RdmaOps, DYING_TIMEOUT)?;
         let lease_request = InitLeaseRequest::new(self.container, arguments, self.entry_point);
         if !leased.is_empty() {
-            let devices = &leased;
-            let lease_request = InitLeaseRequest { devices, ..lease_request };
-            let mut acquired = lease::claim(lease_request);
-            if acquired.is_err() && return_leftovers(&leased, host, &VF_ACCESS, Duration::ZERO)? {
-                acquired = lease::claim(lease_request);
+            if self.container.host.is_initial_namespace() {
+                return_leftovers(&leased)?;
             }
-            self.warnings.extend(acquired?);
+            let lease_request = InitLeaseRequest { devices: &leased, ..lease_request };
+            self.warnings.extend(lease::claim(lease_request)?);
             self.leased.extend(leased);
         }
-        self.functions.extend(ContainerDevices::new(set_up, lease_request, &VF_ACCESS)?);
-        self.interfaces.extend(ContainerDevices::new(moving, lease_request, &InterfaceOps)?);
-        Ok(())
+        self.set_up_functions(set_up, lease_request)?;
+        self.move_devices::<InterfaceOps>(moving, lease_request).map(drop)
     }
 
-    fn move_rdma(&mut self, arguments: &'a HookArguments) -> Result<()> {
-        let lease_request = InitLeaseRequest::new(self.container, arguments, "createRuntime");
-        let Some(container_devices) =
-            ContainerDevices::new(rdma_requests(arguments)?, lease_request, &RdmaOps)?
-        else {
+    /// Moves devices of one kind to the container. Returns what was found of them, with their names on the host.
+    fn move_devices<K: MoveOps>(
+        &mut self,
+        mut requests: Vec<MoveRequest<'a>>,
+        lease_request: InitLeaseRequest<'a>,
+    ) -> Result<Vec<(String, K::Observation)>> {
+        let mut found = Vec::new();
+        let opened = MoveContext::open(&mut requests, K::WORD, K::NEEDS, lease_request)?;
+        let Some(context) = opened else {
+            return Ok(found);
+        };
+        for request in requests {
+            K::check_movable(&context, &request.name)?;
+            let lock = context.leases.lock_device(request.device)?;
+            return_leftover_at_start(&context.leases, request.device)?;
+            let observation = request.fulfill::<K>(&context, lock, &mut self.devices)?;
+            found.push((request.name, observation));
+        }
+        Ok(found)
+    }
+
+    /// Sets up virtual functions of class vfio, which stay on the host.
+    fn set_up_functions(
+        &mut self,
+        mut requests: Vec<MoveRequest<'a>>,
+        lease_request: InitLeaseRequest<'a>,
+    ) -> Result<()> {
+        let opened = MoveContext::open(&mut requests, vf::WORD, vf::NEEDS, lease_request)?;
+        let Some(context) = opened else {
             return Ok(());
         };
-        match rdma::collect_nodes(&container_devices) {
-            Ok(nodes) => {
-                self.nodes.extend(nodes);
-                self.nodes = deduplicate(take(&mut self.nodes));
-                self.rdma.push(container_devices);
-                Ok(())
+        for request in requests {
+            let (leases, device) = (&context.leases, request.device);
+            let lock = leases.lock_device(device)?;
+            return_leftover_at_start(leases, device)?;
+            let mut container_device = ContainerDevice::new(device, vec![lock]);
+            if let Some(record) = leases.find_moved_to(device, NOT_MOVED)? {
+                if let Err(error) = request.check_same_settings(&record)
+                    && !context.is_set_up_by_claim(device)?
+                {
+                    return Err(error);
+                }
+                context.lease_device(device, Some(&record), false)?;
+                self.devices.push(container_device);
+                continue;
             }
-            Err(failed) => Err(container_devices.withdraw(failed)),
+            let saved = vf::examine_function(&request, &context.host_netns)?;
+            let record = MoveRecord::new(SavedState::Function(saved.clone()), NOT_MOVED);
+            context.lease_device(device, Some(&record), false)?;
+            container_device.record = Some(record);
+            self.devices.push(container_device);
+            vf::set_up_function(&request, &context.host_netns, &saved)?;
         }
+        Ok(())
     }
 
     /// Releases the locks and returns the warnings.
     pub(crate) fn finish(self) -> Vec<String> {
-        let mut warnings: Vec<String> = Vec::new();
-        warnings.extend(self.interfaces.into_iter().flat_map(ContainerDevices::finish));
-        warnings.extend(self.rdma.into_iter().flat_map(ContainerDevices::finish));
-        warnings.extend(self.functions.into_iter().flat_map(ContainerDevices::finish));
-        warnings.extend(self.warnings);
-        warnings
+        let warnings = self.devices.into_iter().filter_map(|device| device.warning);
+        warnings.chain(self.warnings).collect()
     }
 
     /// Returns all devices after a failure. Returns the error to report.
-    pub(crate) fn withdraw(self, mut failed: Error) -> Error {
-        for container_devices in self.rdma.into_iter().rev() {
-            failed = container_devices.withdraw(failed);
-        }
-        for container_devices in self.interfaces.into_iter().rev() {
-            failed = container_devices.withdraw(failed);
-        }
-        for container_devices in self.functions.into_iter().rev() {
-            failed = container_devices.withdraw(failed);
+    pub(crate) fn withdraw(mut self, mut failed: Error) -> Error {
+        while let Some(device) = self.devices.pop() {
+            if let Err(return_error) = self.withdraw_device(device) {
+                failed = error!(
+                    "{failed:#}; then returning it: {return_error}; run \"onload-ctk lease restore\""
+                );
+            }
         }
         lease::abandon(&self.leased, self.container);
         failed
     }
-}
 
-/// Returns devices of one kind that earlier containers left behind, so that they can be leased. Returns whether there
-/// were any.
-fn return_leftovers<K: MoveOps>(
-    devices: &[DeviceId],
-    host: &LocalHost,
-    ops: &K,
-    timeout: Duration,
-) -> Result<bool> {
-    let has_class = devices.iter().any(|device| device.class == K::CLASS);
-    if !has_class || !host.is_initial_namespace() {
-        return Ok(false);
+    /// Returns a device that moved for this container. Otherwise only its lease ends.
+    fn withdraw_device(&self, device: ContainerDevice<'_>) -> Result<()> {
+        let Some(leases) = lease::find()? else {
+            return Ok(());
+        };
+        match device.record {
+            Some(record) => undo_move(&leases, device.device, record, self.container),
+            None => leases
+                .release_unmoved(std::slice::from_ref(device.device), &self.container.to_leased()),
+        }
     }
-    let Some(leases) = lease::find()? else {
-        return Ok(false);
-    };
-    let mut has_returned = false;
-    // Most devices have neither moved nor changed, and taking a lock creates a file.
-    for device in leases.moved_devices(devices, K::CLASS)? {
-        let _moving = leases.lock_device(&device)?;
-        has_returned |= lifecycle::return_leftovers(&leases, &device, ops, timeout)?;
-    }
-    Ok(has_returned)
-}
-
-/// Ends an exited container's leases of devices that moved or were set up for it. Returns the devices to the host if it
-/// was the last container in its namespace, and restores them. A failure with one kind does not affect the others.
-pub(crate) fn release_devices(devices: &[DeviceId], exited: &ExitedContainer<'_>) -> Result<()> {
-    let rdma = lifecycle::release_devices(devices, exited, &RdmaOps);
-    let vf_access = VfAccess::searching_for(END_SEARCH_TIMEOUT);
-    let functions = lifecycle::release_devices(devices, exited, &vf_access);
-    lifecycle::release_devices(devices, exited, &InterfaceOps)?;
-    rdma.and(functions)
-}
-
-/// Returns and restores every device whose containers have exited. RDMA devices come first, since they depend on
-/// interfaces. A device that another process is moving is left to it. This does not wait: udev calls again when the
-/// kernel returns an interface.
-pub fn restore(leases: &Leases) -> Result<Vec<RestoreResult>> {
-    let all = |_: &DeviceId| Some(Duration::MAX);
-    let timeout = Duration::ZERO;
-    let rdma =
-        lifecycle::restore(leases, &all, &RdmaOps, timeout).context("restoring RDMA devices")?;
-    let interfaces =
-        lifecycle::restore(leases, &all, &InterfaceOps, timeout).context("restoring interfaces")?;
-    let vf_access = VfAccess::searching_for(RESTORE_SEARCH_TIMEOUT);
-    let functions = vf_access
-        .search_all(leases)
-        .and_then(|vf_access| lifecycle::restore(leases, &all, &vf_access, timeout))
-        .context("restoring virtual functions")?;
-    Ok([rdma, interfaces, functions].into_iter().flatten().collect())
-}
-
-/// Brings back members of pools before a container is refused one. The refusal names those that
-/// could not be returned, and why.
-pub(crate) fn fetch(leases: &Leases, timeout_for: lease::DeviceTimeout<'_>) {
-    let vf_access = VfAccess::searching_for(START_SEARCH_TIMEOUT);
-    let _ = lifecycle::restore(leases, timeout_for, &vf_access, Duration::ZERO);
-    let _ = lifecycle::restore(leases, timeout_for, &RdmaOps, DYING_TIMEOUT);
-    let _ = lifecycle::restore(leases, timeout_for, &InterfaceOps, DYING_TIMEOUT);
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::path::Path;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use onload_core::pool::Numa;
     use onload_core::token::Token;
     use onload_lease::run_dir::RunDir;
-    use onload_lease::{Holder, LeaseRequest, MemberRequest};
+    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest};
     use onload_sys::processes::Processes;
     use onload_test_tree::Tree;
 
@@ -415,7 +387,7 @@ mod tests {
             entry_point: "createRuntime",
         };
         leases().acquire(&request, &|_| None).unwrap();
-        assert!(leases().list().unwrap()[0].is_returning);
+        assert!(leases().list().unwrap()[0].is_returning());
         let _moving = leases().lock_device(&device).unwrap();
         let begun = Instant::now();
         let asked = Cell::new(0);

@@ -19,7 +19,6 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::container_record::{self, ContainerRecord, CreatedPath, LiveInjection, RECORD};
 use super::creator::{Creator, CreatorStage};
-use super::init::has_ended;
 use crate::decide::host_view::LocalHost;
 
 const OWN_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -91,8 +90,10 @@ impl ContainerDir {
         let before = container_record::read_known(&self.dir, &mut Vec::new())?;
         self.record = before.unwrap_or_default();
         // Removes the injection of an earlier start without poststop, since a sweep would judge this container by it.
-        let live = &mut self.record.live;
-        live.take_if(|injection| has_ended(injection.pid, injection.start_time));
+        if let Some(creator) = &self.record.maker {
+            let live = &mut self.record.live;
+            live.take_if(|injection| creator.has_ended(injection.pid, injection.start_time));
+        }
         Ok(())
     }
 
@@ -238,6 +239,8 @@ mod tests {
         let run = || RunDir::find(dir.path()).unwrap().unwrap();
         let lock = run().lock(LockMode::Shared, Duration::ZERO);
         let mut own = ContainerDir::create(run(), &"c1".parse().unwrap(), lock).unwrap();
+        let creator = Creator::current(CreatorStage::Hook, Path::new("/b"), None);
+        own.record.maker = Some(creator.unwrap());
         let pid = std::process::id();
         let started = InitProcess::open(Some(pid)).unwrap().start_time().unwrap();
         for (start_time, stays) in [(started, true), (started - 1, false)] {

@@ -6,18 +6,15 @@ use std::time::Duration;
 
 use onload_core::container_id::ContainerId;
 use onload_core::timestamp::since_boot_ms;
-use onload_sys::error::{Context as _, Result};
+use onload_sys::error::Result;
 use onload_sys::fs::open::may_exist;
-use onload_sys::processes::Processes;
-use rustix::fs::stat;
+use onload_sys::processes::{ProcessId, Processes};
 use serde::{Deserialize, Serialize};
 
-use super::init::{InitProcess, has_ended};
+use super::init::ended_error;
 
 /// How long after precreate a container may still appear: podman starts its runtime right after it.
 const GRACE: Duration = Duration::from_secs(600);
-
-const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
 /// The directories in which runc, crun and youki keep their containers without `--root`. The last one is crun's with
 /// root's XDG_RUNTIME_DIR.
@@ -40,15 +37,11 @@ pub(crate) enum CreatorStage {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Creator {
     stage: CreatorStage,
-    pid: u32,
-    /// In clock ticks since boot.
-    start_time: u64,
-    /// Process ids have no meaning after a reboot.
-    boot: String,
+    /// The container's init is counted in the same PID namespace.
+    #[serde(flatten)]
+    process: ProcessId,
     /// When it wrote this, in milliseconds after boot (CLOCK_BOOTTIME).
     made_ms: u64,
-    /// Inode of the PID namespace in which `pid`, and the container's init, are counted.
-    pid_namespace: u64,
     /// `None` for a path that JSON cannot express.
     bundle: Option<PathBuf>,
     /// The directories where its runtime may keep the state of containers, one directory each.
@@ -67,11 +60,8 @@ impl Creator {
         let whole = |path: &Path| here.as_ref()?.join(path).to_str().map(PathBuf::from);
         Ok(Creator {
             stage,
-            pid,
-            start_time: InitProcess::open(Some(pid))?.start_time()?,
-            boot: boot_id()?,
+            process: Processes::default().find(pid)?.ok_or_else(|| ended_error(pid))?,
             made_ms: since_boot_ms(),
-            pid_namespace: pid_namespace()?,
             bundle: whole(bundle),
             roots: match root {
                 Some(root) => whole(root).into_iter().collect(),
@@ -80,23 +70,19 @@ impl Creator {
         })
     }
 
-    /// Whether process ids in the container's record mean the same to this process as to the one that wrote them. A
-    /// runtime in a container may share /run with its host. A number from one of them is another process or none in the
-    /// other, which must not conclude that the container is gone.
-    pub(crate) fn shares_pid_namespace(&self) -> bool {
-        pid_namespace().is_ok_and(|own| own == self.pid_namespace)
-    }
-
-    fn is_alive(&self) -> bool {
-        let is_this_boot = boot_id().map_or(true, |boot| boot == self.boot);
-        is_this_boot && !has_ended(self.pid, self.start_time)
+    /// Returns whether a process of the container's record has ended. Returns false if that cannot be determined: a
+    /// runtime in a container may share /run with its host, and the number of a process there is another process or none
+    /// here.
+    pub(crate) fn has_ended(&self, pid: u32, start_time: u64) -> bool {
+        let process = ProcessId { pid, start_time, ..self.process };
+        Processes::default().has_ended(process).ok().flatten() == Some(true)
     }
 
     /// Returns whether the files of a container that no hook has finished for are useless, `now_ms` after boot: their
     /// creator is gone, and no container appeared. With any runtime, its directory for the container shows that. A file
     /// removed by mistake was already mounted when the container was created, and stays mounted.
     pub(crate) fn is_abandoned(&self, id: &ContainerId, now_ms: u64) -> bool {
-        if self.is_alive() {
+        if !self.has_ended(self.process.pid, self.process.start_time) {
             return false;
         }
         let has_bundle = self.bundle.as_ref().is_none_or(|bundle| may_exist(bundle));
@@ -110,20 +96,6 @@ impl Creator {
             }
         }
     }
-}
-
-fn pid_namespace() -> Result<u64> {
-    let found = stat(PID_NAMESPACE).with_context(|| format!("reading {PID_NAMESPACE:?}"))?;
-    Ok(found.st_ino)
-}
-
-/// Returns the boot ID. In an unprivileged system container, the container manager's file is mounted over the kernel's,
-/// and this process cannot mount another proc to read the kernel's. All processes there see the same file.
-fn boot_id() -> Result<String> {
-    Processes::default().boot_id().or_else(|error| {
-        let shown = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        shown.map(|shown| shown.trim_ascii().to_owned()).map_err(|_| error)
-    })
 }
 
 #[cfg(test)]
@@ -145,7 +117,7 @@ mod tests {
             fs::create_dir(&bundle).unwrap();
             fs::create_dir_all(root.join("other")).unwrap();
             let mut maker = Creator::current(stage, &bundle, Some(&root)).unwrap();
-            maker.start_time -= 1;
+            maker.process.start_time -= 1;
             let id = "c1".parse().unwrap();
             Ended { dir, maker, id }
         }
@@ -165,61 +137,18 @@ mod tests {
             let mut ended = Ended::new(stage);
             fs::remove_dir(ended.dir.path().join("bundle")).unwrap();
             assert!(ended.is_abandoned(60), "{stage:?}");
-            ended.maker.start_time += 1;
+            ended.maker.process.start_time += 1;
             assert!(!ended.is_abandoned(60), "{stage:?}");
-            ended.maker.boot.push('x');
-            assert!(ended.is_abandoned(60), "{stage:?} of an earlier boot");
         }
     }
 
     #[test]
-    fn a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted() {
-        const COVERED: &str = "ONLOAD_CTK_TEST_COVERED";
-        let boot = "/proc/sys/kernel/random/boot_id";
-        if std::env::var_os(COVERED).is_some() {
-            let shown = fs::read_to_string(boot).unwrap();
-            assert_eq!(shown, "another\n");
-            assert!(Processes::default().boot_id().is_err());
-            let ended = Ended::new(CreatorStage::Hook);
-            assert_eq!(ended.maker.boot, "another");
-            assert!(ended.is_abandoned(0));
-            return;
-        }
-        let unshare = || {
-            let mut unshare = std::process::Command::new("unshare");
-            unshare.args(["--user", "--map-root-user", "--mount"]);
-            unshare
-        };
-        if !onload_test_needs::user_namespace() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let own = dir.path().join("boot_id");
-        fs::write(&own, "another\n").unwrap();
-        let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" --exact \"$4\"";
-        let test = "record::creator::tests::a_start_goes_on_where_the_boot_is_covered_and_no_proc_can_be_mounted";
-        let output = unshare()
-            .args(["sh", "-ec", script, "sh"])
-            .arg(own)
-            .arg(boot)
-            .arg(std::env::current_exe().unwrap())
-            .arg(test)
-            .env(COVERED, "1")
-            .output()
-            .unwrap();
-        let output_text = String::from_utf8_lossy(&output.stdout);
-        assert!(output_text.contains("1 passed"), "{output_text}");
-    }
-
-    #[test]
-    fn what_was_counted_in_another_pid_namespace_is_not_judged() {
-        let ended = Ended::new(CreatorStage::Hook);
-        let counts = |pid_namespace: u64| {
-            let maker = Creator { pid_namespace, ..ended.maker.clone() };
-            maker.shares_pid_namespace()
-        };
-        assert!(counts(ended.maker.pid_namespace));
-        assert!(!counts(1));
+    fn a_process_has_ended_when_its_number_is_another_s_in_this_pid_namespace() {
+        let mut ended = Ended::new(CreatorStage::Hook).maker;
+        let ProcessId { pid, start_time, .. } = ended.process;
+        assert!(ended.has_ended(pid, start_time) && !ended.has_ended(pid, start_time + 1));
+        ended.process.pid_namespace = 1;
+        assert!(!ended.has_ended(pid, start_time));
     }
 
     #[test]

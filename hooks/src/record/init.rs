@@ -2,14 +2,14 @@
 //! never refers to another process (proc(5)).
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader};
 use std::os::fd::OwnedFd;
 
 use onload_sys::error::{Context as _, Error, Result, bail, error};
+use onload_sys::fs::regular::read_at_most;
 use onload_sys::mountinfo::MountTable;
 use onload_sys::processes::start_time;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
-use rustix::io::Errno;
 
 /// Bytes of a small file of /proc: `cgroup` has a path of up to 4096 bytes for each hierarchy.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -24,26 +24,7 @@ pub(crate) struct RootUser {
 /// Reads a small file of /proc, completely or not at all. It is no text: names in it may be arbitrary bytes.
 pub(crate) fn read_whole(file: File) -> io::Result<Vec<u8>> {
     // Most fit into one read.
-    let mut bytes = Vec::with_capacity(4096);
-    let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if u64::try_from(read).unwrap_or(u64::MAX) > MAX_BYTES {
-        let text = format!("longer than {MAX_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-    }
-    Ok(bytes)
-}
-
-/// Returns whether a process has ended: no process has its PID, or only one that started at another time. If the process
-/// cannot be examined, returns false, so that the files of a living container are never removed.
-pub(crate) fn has_ended(pid: u32, start_time: u64) -> bool {
-    let now = open_proc_dir(pid).and_then(|dir| InitProcess { pid, dir }.read_start_time());
-    match now {
-        Ok(now) => now != start_time,
-        Err(error) => {
-            let gone = [Errno::NOENT, Errno::SRCH];
-            pid != 0 && Errno::from_io_error(&error).is_some_and(|error| gone.contains(&error))
-        }
-    }
+    read_at_most(BufReader::with_capacity(4096, file), MAX_BYTES)
 }
 
 /// For a state without the number of the container's init.
@@ -57,11 +38,6 @@ pub(crate) fn ended_error(pid: u32) -> Error {
     error!("process {pid}, the container's init, has ended")
 }
 
-fn open_proc_dir(pid: u32) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?)
-}
-
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     pid: u32,
@@ -71,7 +47,9 @@ pub(crate) struct InitProcess {
 impl InitProcess {
     pub(crate) fn open(pid: Option<u32>) -> Result<Self> {
         let pid = pid.filter(|pid| *pid != 0).ok_or_else(no_pid_error)?;
-        let dir = open_proc_dir(pid).with_context(|| format!("reading \"/proc/{pid}\""))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())
+            .with_context(|| format!("reading \"/proc/{pid}\""))?;
         Ok(InitProcess { pid, dir })
     }
 
@@ -106,11 +84,8 @@ impl InitProcess {
     /// When it started, in clock ticks since boot. Together with its number, that identifies it among all processes since
     /// boot.
     pub(crate) fn start_time(&self) -> Result<u64> {
-        self.read_start_time().with_context(|| self.read_context("stat"))
-    }
-
-    fn read_start_time(&self) -> io::Result<u64> {
-        start_time(&self.read_file("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        start_time(&self.read("stat")?)
+            .ok_or_else(|| error!("{}: no start time in it", self.read_context("stat")))
     }
 
     /// Opens its mount namespace. Fails if that is this process's own.
@@ -180,18 +155,6 @@ mod tests {
         assert_eq!(map_root_id(b"1 5 1\n0 7 1\n"), Some(7));
         assert_eq!(map_root_id(b"1 5 1\n"), None);
         assert_eq!(map_root_id(b"0 x 1\n"), None);
-    }
-
-    #[test]
-    fn a_process_has_ended_when_its_number_is_free_or_another_s() {
-        let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
-        let then = InitProcess::open(Some(child.id())).unwrap().start_time().unwrap();
-        assert!(!has_ended(child.id(), then));
-        assert!(has_ended(child.id(), then - 1));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(has_ended(child.id(), then));
-        assert!(!has_ended(0, then), "what cannot be looked at lives");
     }
 
     #[test]

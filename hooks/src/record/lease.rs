@@ -2,6 +2,7 @@
 
 use std::fs::canonicalize;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::{Duration, Instant};
 
 use onload_core::container_id::ContainerId;
@@ -10,12 +11,13 @@ use onload_core::hook_arguments::HookArguments;
 use onload_core::pool::Numa;
 use onload_core::token::Token;
 use onload_lease::run_dir::{RUN_DIR, RunDir};
-use onload_lease::tickets::{self, StartingContainer, Ticket, TicketUser, Tickets};
+use onload_lease::tickets::{self, Ticket, TicketUser, Tickets};
 use onload_lease::users::{facts, find_user, find_user_in_proc, group_members};
 use onload_lease::{
-    Holder, LeaseError, LeaseRequest, Leases, MemberRequest, MoveRecord, POD, choose_without_leases,
+    Holder, LeaseError, LeaseRequest, LeasedContainer, Leases, MemberRequest, MoveRecord, POD,
+    choose_without_leases,
 };
-use onload_sys::error::{Context as _, Error, Result, bail, error};
+use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::fs::lock::START_TIMEOUT;
 use onload_sys::processes::Processes;
 
@@ -120,19 +122,18 @@ impl<'a> Reserver<'a> {
         leases.timeout = self.lock_timeout();
         let maker = if self.stays { self.processes.find(std::process::id())? } else { None };
         let deadline = self.until();
-        let find_user = |device: &DeviceId| {
-            find_user(device, &request.expectations(device), &self.processes, deadline)
-        };
+        let find_user =
+            |device: &DeviceId| find_user_without_lease(device, &self.processes, deadline);
         let holder = Holder::new_reservation(choice.token.clone(), maker);
         let members = MemberRequests::new(request, self.processes.root())?;
         let lease_request = members.lease_request(holder, self.entry_point);
-        let reserve = || leases.reserve(&lease_request, &choice.devices, &find_user);
-        let mut reserved = reserve();
+        let acquire = || leases.acquire(&lease_request, &find_user);
+        let mut reserved = acquire();
         // Since the choice, another container has leased members, or a process has started to use them without a lease.
         if matches!(&reserved, Err(LeaseError::NoneFree(_)))
             && self.fetch_requested(&leases, &lease_request, &|| false)
         {
-            reserved = reserve();
+            reserved = acquire();
         }
         Ok(reserved?)
     }
@@ -176,7 +177,7 @@ impl<'a> Reserver<'a> {
         {
             decided = decide(&Reserver { reserved: Some(reservation), ..self.clone() })
                 .and_then(|decided| self.check_in_time().map(|()| decided))
-                .inspect_err(|_| self.cancel(reservation))?;
+                .inspect_err(|_| cancel_at(self.host, reservation))?;
             take_choice(&mut decided);
         }
         Ok((decided, reservation))
@@ -204,13 +205,6 @@ impl<'a> Reserver<'a> {
                 bail!("the decision took more than {ANSWER_TIMEOUT:?}; create the container again")
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Cancels a reservation, since the container is not created.
-    pub fn cancel(&self, reservation: &Reservation) {
-        if let Ok(run) = open_run(self.host.trusted()) {
-            cancel_in(&run, reservation);
         }
     }
 }
@@ -249,6 +243,16 @@ impl<'a> MemberRequests<'a> {
     }
 }
 
+/// Finds a process that uses a device without a lease. Returns `None` if the search timed out: only one process can bind
+/// a function.
+fn find_user_without_lease(
+    device: &DeviceId,
+    processes: &Processes,
+    deadline: Instant,
+) -> Option<String> {
+    find_user(processes.root(), device, processes, deadline).ok()?
+}
+
 /// Returns the request for a device by name. Up to `max` containers may have the device at once.
 fn device_request(root: &Path, device: &DeviceId, max: u32) -> MemberRequest {
     MemberRequest {
@@ -267,9 +271,8 @@ impl Pools for Reserver<'_> {
         if !self.host.is_initial_namespace() {
             // A rootless engine writes no leases and has no tickets.
             let deadline = self.until();
-            let find_user = |device: &DeviceId| {
-                find_user(device, &request.expectations(device), &self.processes, deadline)
-            };
+            let find_user =
+                |device: &DeviceId| find_user_without_lease(device, &self.processes, deadline);
             let devices = choose_without_leases(&request.devices, request.numa, &find_user)?;
             return Ok(Reservation { token, devices });
         }
@@ -277,12 +280,12 @@ impl Pools for Reserver<'_> {
         let members = MemberRequests::new(request, self.processes.root())?;
         let holder = Holder::new_reservation(token.clone(), None);
         let lease_request = members.lease_request(holder, self.entry_point);
-        let mut devices = leases.choose(&lease_request);
-        let is_enough = || leases.choose(&lease_request).is_ok();
+        let mut devices = leases.choose(&lease_request, None);
+        let is_enough = || leases.choose(&lease_request, None).is_ok();
         if matches!(&devices, Err(LeaseError::NoneFree(_) | LeaseError::Other(_)))
             && self.fetch_requested(&leases, &lease_request, &is_enough)
         {
-            devices = leases.choose(&lease_request);
+            devices = leases.choose(&lease_request, None);
         }
         Ok(Reservation { token, devices: devices? })
     }
@@ -297,31 +300,43 @@ impl Pools for Reserver<'_> {
             bail!("only root can start a container with a ticket");
         }
         let run = open_run(self.host.trusted())?;
-        let processes = Processes::default();
-        let id_of_container = container.id.ok_or_else(no_id)?;
-        let own = std::process::id();
-        let root = self.root.map(Path::as_os_str);
-        let user = TicketUser {
-            container: id_of_container.clone(),
-            bundle: canonical(container.bundle)?,
-            maker: processes.find(own)?.ok_or_else(|| ended_error(own))?,
-            state: runtime_record::state_directories(root, id_of_container.as_str()).collect(),
-            task: task.map(Path::to_owned),
-            ended_ms: None,
-        };
-        Tickets::open(&run, processes)?.redeem(id, user, self.lock_timeout())
+        let user = ticket_user(container, self.root, task)?;
+        Tickets::open(&run, Processes::default())?.redeem(id, user, self.lock_timeout())
     }
+}
+
+/// Returns the record of a container that this process starts with a ticket.
+fn ticket_user(
+    container: subject::ContainerRef<'_>,
+    root: Option<&Path>,
+    task: Option<&Path>,
+) -> Result<TicketUser> {
+    let Some(id) = container.id else {
+        bail!("the container's id is unknown, so the ticket's user could not be recorded");
+    };
+    let own = std::process::id();
+    Ok(TicketUser {
+        container: id.clone(),
+        bundle: canonical(container.bundle)?,
+        maker: Processes::default().find(own)?.ok_or_else(|| ended_error(own))?,
+        state: runtime_record::state_directories(root.map(Path::as_os_str), id.as_str()).collect(),
+        task: task.map(Path::to_owned),
+        ended_ms: None,
+    })
 }
 
 /// Cancels the reservation of a container that will not be created. If this fails, the reservation expires.
 pub(crate) fn cancel(reservation: &Reservation) {
-    if let Ok(Some(run)) = RunDir::find(Path::new(RUN_DIR)) {
-        cancel_in(&run, reservation);
+    if let Ok(Some(leases)) = find() {
+        let _ = leases.cancel_reservation(&reservation.devices, &reservation.token);
     }
 }
 
-fn cancel_in(run: &RunDir, reservation: &Reservation) {
-    if let Ok(Some(leases)) = Leases::find(run, Processes::default()) {
+/// Like [`cancel`], on a host that may be another one than this.
+pub fn cancel_at(host: &LocalHost, reservation: &Reservation) {
+    if let Ok(run) = open_run(host.trusted())
+        && let Ok(Some(leases)) = find_in(&run)
+    {
         let _ = leases.cancel_reservation(&reservation.devices, &reservation.token);
     }
 }
@@ -353,19 +368,27 @@ impl Viewer {
 impl Pools for Viewer {
     fn choose(&self, request: &PoolRequest) -> Result<Reservation> {
         let token = Token::from([0; 16]);
-        let until = Instant::now() + END_SEARCH_TIMEOUT;
-        let user = |device: &DeviceId| {
-            find_user_in_proc(device, &request.expectations(device), &self.processes, until)
+        let deadline = Instant::now() + END_SEARCH_TIMEOUT;
+        let find_user = |device: &DeviceId| {
+            find_user_in_proc(self.processes.root(), device, &self.processes, deadline).ok()?
         };
+        let named = request.named.iter().map(|(device, _)| device.clone());
         let Some(leases) = &self.leases else {
-            let mut devices = choose_without_leases(&request.devices, request.numa, &user)?;
-            devices.extend(request.named.iter().map(|(device, _)| device.clone()));
+            let mut devices = choose_without_leases(&request.devices, request.numa, &find_user)?;
+            devices.extend(named);
             return Ok(Reservation { token, devices });
         };
-        let members = MemberRequests::new(request, self.processes.root())?;
+        // The container may be running and have the devices of its tickets.
+        let is_own = |device: &DeviceId| {
+            leases.holds_any(slice::from_ref(device), &request.id).unwrap_or(false)
+        };
+        let own: Vec<DeviceId> = named.filter(|device| is_own(device)).collect();
+        let mut members = MemberRequests::new(request, self.processes.root())?;
+        members.devices.retain(|member| !member.devices().any(|device| own.contains(&device)));
         let holder = Holder::new_reservation(token.clone(), None);
-        let devices = leases.preview(&members.lease_request(holder, "container explain"), &user)?;
-        Ok(Reservation { token, devices })
+        let lease_request = members.lease_request(holder, "container explain");
+        let devices = leases.choose(&lease_request, Some(&find_user))?;
+        Ok(Reservation { token, devices: [devices, own].concat() })
     }
 
     fn ticket(
@@ -375,18 +398,8 @@ impl Pools for Viewer {
         task: Option<&Path>,
     ) -> Result<Ticket> {
         let tickets = self.tickets.as_ref().ok_or_else(|| tickets::unknown_error(id))?;
-        let starting = StartingContainer {
-            container: container.id.ok_or_else(no_id)?,
-            bundle: &canonical(container.bundle)?,
-            creator: None,
-            task,
-        };
-        tickets.check_redeemable(id, starting)
+        tickets.check_redeemable(id, &ticket_user(container, None, task)?)
     }
-}
-
-fn no_id() -> Error {
-    Error::new("the container's id is unknown, so the ticket's user could not be recorded")
 }
 
 /// A request for leases of a container whose init process exists.
@@ -394,7 +407,7 @@ fn no_id() -> Error {
 pub(crate) struct InitLeaseRequest<'a> {
     pub(crate) container: ContainerInit<'a>,
     pub(crate) devices: &'a [DeviceId],
-    /// The hook's arguments: the expected nodes, the token of the reservation, and the ResourceClaim.
+    /// The hook's arguments: the token of the reservation, and the ResourceClaim.
     pub(crate) arguments: &'a HookArguments,
     /// The program and stage.
     pub(crate) entry_point: &'a str,
@@ -420,9 +433,16 @@ impl<'a> InitLeaseRequest<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContainerInit<'a> {
     pub(crate) id: &'a ContainerId,
+    /// Without symbolic links.
     pub(crate) bundle: &'a Path,
     pub(crate) init: u32,
     pub(crate) host: &'a LocalHost,
+}
+
+impl<'a> ContainerInit<'a> {
+    pub(crate) fn to_leased(self) -> LeasedContainer<'a> {
+        LeasedContainer { id: self.id, bundle: self.bundle, token: None }
+    }
 }
 
 /// Leases devices to the init process of a container. For a rootless engine, writes no lease, since other
@@ -457,24 +477,23 @@ pub(crate) fn claim(init_request: InitLeaseRequest<'_>) -> Result<Option<String>
         devices: &device_requests,
         numa: Numa::Any,
         container: id,
-        bundle: &canonical(bundle)?,
+        bundle,
         holder: Holder::Init { process, cgroup },
         token: init_request.arguments.token.as_ref(),
         claim: init_request.arguments.claim.as_ref(),
         entry_point: init_request.entry_point,
     };
     let deadline = Instant::now() + START_SEARCH_TIMEOUT;
-    let user =
-        |device: &DeviceId| find_user(device, &init_request.arguments.expect, &processes, deadline);
+    let user = |device: &DeviceId| find_user_without_lease(device, &processes, deadline);
     leases.acquire(&request, &user)?;
     Ok(None)
 }
 
 /// Ends the leases of a container whose start has failed. Its init process may still be alive.
 pub(crate) fn abandon(devices: &[DeviceId], container: ContainerInit<'_>) {
-    if let (Ok(Some(leases)), Ok(bundle)) = (find(), canonical(container.bundle)) {
+    if let Ok(Some(leases)) = find() {
         // If this fails, the leases end with the init process.
-        let _ = leases.release_unmoved(devices, container.id, &bundle);
+        let _ = leases.release_unmoved(devices, &container.to_leased());
     }
 }
 
@@ -487,14 +506,10 @@ pub(crate) fn canonical(bundle: &Path) -> Result<PathBuf> {
     canonicalize(bundle).with_context(|| format!("looking at the bundle {bundle:?}"))
 }
 
-pub(crate) fn release(
-    devices: &[DeviceId],
-    token: Option<&Token>,
-    container: &ContainerId,
-    bundle: &Path,
-) -> Result<()> {
+/// Ends the leases of an exited container, except those of devices that have to return.
+pub(crate) fn release(devices: &[DeviceId], exited: &LeasedContainer<'_>) -> Result<()> {
     match find()? {
-        Some(leases) => leases.release(devices, container, &was_canonical(bundle), token),
+        Some(leases) => leases.release(devices, exited),
         None => Ok(()),
     }
 }

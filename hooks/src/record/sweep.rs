@@ -16,7 +16,6 @@ use rustix::fs::{AtFlags, Mode, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::container_record::{self, ContainerRecord, CreatedPaths, LiveInjection};
-use super::init::has_ended;
 use super::listing::{list_entries, random_index};
 use super::{lease, targets};
 use onload_sys::fs::container_root::ContainerRoot;
@@ -97,14 +96,13 @@ fn is_stale(run: &RunDir, id: &ContainerId) -> bool {
     let Some(creator) = &record.maker else {
         return true;
     };
-    creator.shares_pid_namespace()
-        && match &record.live {
-            Some(injection) => {
-                has_ended(injection.pid, injection.start_time)
-                    && !has_leases(run, id, injection).unwrap_or(true)
-            }
-            None => creator.is_abandoned(id, since_boot_ms()),
+    match &record.live {
+        Some(injection) => {
+            creator.has_ended(injection.pid, injection.start_time)
+                && !has_leases(run, id, injection).unwrap_or(true)
         }
+        None => creator.is_abandoned(id, since_boot_ms()),
+    }
 }
 
 /// Whether a container lives on, or its poststop may be about to come for what it has to give back.
@@ -173,7 +171,7 @@ pub(crate) fn clear(run: &RunDir, id: &ContainerId, lock: Option<&Lock>) -> Resu
     match unlinkat(run, id.as_str(), AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(false),
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
-            let foreign = list_remaining(&dir).first().map(|name| path.join(name));
+            let foreign = list_entries(&dir).first().map(|name| path.join(name));
             bail!(
                 "{:?} was not created by onload-ctk and stays; remove it manually",
                 foreign.unwrap_or(path)
@@ -257,20 +255,14 @@ fn remove_temporary(dir: &OwnedFd) {
     }
 }
 
-/// The names that are in a directory still, sorted.
-fn list_remaining(dir: &OwnedFd) -> Vec<String> {
-    let mut names = list_entries(dir);
-    names.retain(|name| statat(dir, name.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok());
-    names.sort_unstable();
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::creator::{Creator, CreatorStage};
     use onload_core::pool::Numa;
-    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, SavedRdma};
+    use onload_lease::{
+        Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, SavedRdma, SavedState,
+    };
     use onload_sys::processes::{Cgroup, Processes};
     use std::fs;
 
@@ -442,7 +434,7 @@ mod tests {
         let id = "c1".parse().unwrap();
         assert!(clear(&fixture.dir(), &id, None).unwrap());
         assert!(fixture.root.path().join("c1").exists());
-        assert_eq!(list_remaining(&fixture.dir().open("c1").unwrap()), ["record.json"]);
+        assert_eq!(list_entries(fixture.dir().open("c1").unwrap()), ["record.json"]);
         drop(stranger);
         fixture.sweep(0);
         assert!(!fixture.root.path().join("c1").exists());
@@ -480,14 +472,7 @@ mod tests {
             moved_by_other: false,
         };
         let moved = MemberRequest {
-            moved: Some(MoveRecord {
-                saved: facts.into(),
-                namespace: 4711,
-                addresses: Vec::new(),
-                returning: false,
-                left: None,
-                rebound: None,
-            }),
+            moved: Some(MoveRecord::new(SavedState::Rdma(facts), 4711)),
             ..device_request("m2")
         };
         let leases = fixture.leave_holding("away", moved, None);

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use crate::common::{HOOK_THERE, Sandbox, WRAPPER_THERE, config, has_runc, stderr, stdout, unique};
 use crate::pools::{bundles, oci_hook};
-use onload_core::device_id::DeviceId;
 use onload_core::token::Token;
 use onload_lease::run_dir::RunDir;
-use onload_lease::tickets::{NewTicket, Tickets, to_variable};
+use onload_lease::tickets::{Ticket, Tickets, to_variable};
 use onload_sys::processes::Processes;
 use onload_test_needs as needs;
 use serde_json::{Value, json};
@@ -83,9 +82,13 @@ fn ticket(sandbox: &Sandbox, request: &str, exclusive: &[&str]) -> Token {
     sandbox.chmod("/run/onload-ctk", 0o711);
     let run = RunDir::find(&sandbox.path("/run/onload-ctk")).unwrap();
     let tickets = Tickets::open(&run.unwrap(), Processes::default()).unwrap();
-    let exclusive: Vec<DeviceId> = exclusive.iter().map(|one| one.parse().unwrap()).collect();
-    let new =
-        NewTicket { request, exclusive: &exclusive, engine: "nomad", description: Some("a test") };
+    let new = Ticket {
+        request: request.to_owned(),
+        exclusive: exclusive.iter().map(|one| one.parse().unwrap()).collect(),
+        engine: "nomad".to_owned(),
+        description: Some("a test".to_owned()),
+        ..Ticket::default()
+    };
     tickets.write(new, Duration::from_secs(10)).unwrap()
 }
 

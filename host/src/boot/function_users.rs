@@ -45,7 +45,7 @@ impl<'h> FunctionUsers<'h> {
         kernel.refresh();
         let leases = match leases::list(host) {
             Ok(entries) => {
-                let current = entries.into_iter().filter(|entry| !entry.has_ended);
+                let current = entries.into_iter().filter(|entry| !entry.has_ended());
                 Ok(current
                     .map(|entry| leased_function(host, entry))
                     .collect::<Result<_, HostError>>()?)

@@ -159,7 +159,7 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
     let saved = &lease.moved.as_ref()?.saved;
     let is_settled = lease.since.saturating_add(MOVE_SECONDS) <= timestamp::unix_seconds();
     let is_known = !inventory.undecided_classes().contains(&entry.device.class);
-    if entry.is_returning || !is_settled || !is_known {
+    if entry.is_returning() || !is_settled || !is_known {
         return None;
     }
     let pci = saved.pci();
@@ -210,7 +210,7 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
             continue;
         }
         let function = inventory.functions.get(interface.pci);
-        let state = if entry.is_returning { RETURNING } else { STATE_HELD };
+        let state = if entry.is_returning() { RETURNING } else { STATE_HELD };
         away.push(Netdev {
             name: interface.name.clone(),
             device: entry.device.name.to_string(),

@@ -71,7 +71,7 @@ fn min_share(one: Option<u32>, other: Option<u32>) -> Option<u32> {
 
 fn by_device(leases: &[LeaseEntry]) -> BTreeMap<(Class, &str), Vec<&LeaseEntry>> {
     let mut by_device: BTreeMap<(Class, &str), Vec<&LeaseEntry>> = BTreeMap::new();
-    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+    for entry in leases.iter().filter(|entry| !entry.has_ended()) {
         let key = (entry.device.class, entry.device.name.as_str());
         by_device.entry(key).or_default().push(entry);
     }
@@ -80,7 +80,7 @@ fn by_device(leases: &[LeaseEntry]) -> BTreeMap<(Class, &str), Vec<&LeaseEntry>>
 
 fn device_lease(entry: &LeaseEntry) -> DeviceLease {
     DeviceLease {
-        slot: entry.slot,
+        slot: entry.number,
         lease: entry.lease.as_ref().ok().cloned(),
         text: match &entry.lease {
             Ok(lease) => lease.to_string(),

@@ -10,7 +10,7 @@ use onload_core::class::Class;
 use onload_core::config::Config;
 use onload_core::expectation::ExpectedDevice;
 use onload_core::host_settings::RdmaNetns;
-use onload_lease::{Holder, Lease, LeaseEntry};
+use onload_lease::{Holder, HolderState, Lease, LeaseEntry};
 use onload_sys::processes::{Cgroup, ProcessId};
 
 use super::{Attribute, Health, HostDevice, LOOPBACK, Sharing, Survey, build_offers};
@@ -119,10 +119,9 @@ impl Given {
         };
         self.leases.push(LeaseEntry {
             device: device.parse().unwrap(),
-            slot,
+            number: slot,
+            state: HolderState::Alive,
             lease: Ok(lease),
-            has_ended: false,
-            is_returning: false,
         });
         self.leases.last_mut().unwrap()
     }
@@ -598,7 +597,7 @@ fn a_lease_names_its_holder_and_leaves_the_device_healthy_to_its_own_engine() {
 #[test]
 fn a_lease_that_is_over_holds_nothing_and_one_that_is_not_understood_does() {
     let mut given = Given::sample(CAPTURED, "");
-    given.lease("vfio:0000:81:10.0", 0, "web").has_ended = true;
+    given.lease("vfio:0000:81:10.0", 0, "web").state = HolderState::Ended;
     given.lease("vfio:0000:81:10.2", 0, "web").lease = Err("it is not a lease".to_owned());
     let offers = given.offers();
     let offers = offers.iter().filter(|offer| offer.class == Class::Vfio);

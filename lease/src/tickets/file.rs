@@ -17,7 +17,7 @@ use onload_sys::text::Quoted;
 /// The newest supported version of the file.
 const VERSION: u32 = 1;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ticket {
     /// The ID of the boot in which the ticket was created.
@@ -59,6 +59,14 @@ pub struct TicketUser {
     /// (`CLOCK_BOOTTIME`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
+}
+
+impl TicketUser {
+    /// Returns whether another record is of the same container, or of the process that starts it.
+    pub(super) fn is_same(&self, other: &TicketUser) -> bool {
+        (&self.container, &self.bundle) == (&other.container, &other.bundle)
+            || self.maker == other.maker
+    }
 }
 
 impl Ticket {

@@ -16,7 +16,7 @@ mod store;
 
 pub use file::{Ticket, TicketUser};
 pub use name::{WORD, short_id, to_variable};
-pub use store::{NewTicket, StartingContainer, TicketEntry, Tickets, unknown_error};
+pub use store::{TicketEntry, Tickets, unknown_error};
 
 /// Checks properties of the parser of ticket files, which is private, for any content of a file.
 ///

@@ -56,7 +56,7 @@ pub(super) fn reapply_remedy(context: &CheckContext<'_>) -> HostResult<Option<Re
 pub(super) fn check_returning(context: &CheckContext<'_>) -> Findings {
     let moved: Vec<(&LeaseEntry, &MoveRecord)> = moved_devices(context).collect();
     let mut findings = Vec::new();
-    for (entry, record) in moved.iter().filter(|(entry, _)| entry.is_returning) {
+    for (entry, record) in moved.iter().filter(|(entry, _)| entry.is_returning()) {
         let restore = Remedy::run("onload-ctk lease restore");
         let reason = record.left.as_ref().map(|left| format!(": {left} is not restored"));
         let text = format!(
@@ -91,7 +91,7 @@ pub(super) fn lost_registrations(context: &CheckContext<'_>) -> Vec<String> {
 fn moved_devices<'e>(
     context: &CheckContext<'e>,
 ) -> impl Iterator<Item = (&'e LeaseEntry, &'e MoveRecord)> + use<'e> {
-    let entries = context.leases.iter().filter(|entry| !entry.has_ended);
+    let entries = context.leases.iter().filter(|entry| !entry.has_ended());
     entries.filter_map(|entry| Some((entry, entry.lease.as_ref().ok()?.moved.as_ref()?)))
 }
 

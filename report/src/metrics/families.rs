@@ -200,7 +200,7 @@ pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {
 pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     let mut since: BTreeMap<Class, u64> = BTreeMap::new();
     for entry in inventory.drain.iter() {
-        let first = since.entry(entry.target.class()).or_insert(u64::MAX);
+        let first = since.entry(entry.target.class).or_insert(u64::MAX);
         *first = entry.since.min(*first);
     }
     let since = since.into_iter().map(|(class, since)| {
@@ -217,7 +217,7 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
 
 pub(super) fn lease_family(leases: &[LeaseEntry]) -> MetricFamily {
     let classes =
-        leases.iter().filter(|lease| !lease.has_ended).map(|lease| (lease.device.class, 1));
+        leases.iter().filter(|lease| !lease.has_ended()).map(|lease| (lease.device.class, 1));
     class_family("leases", "Leases of running containers", classes)
 }
 

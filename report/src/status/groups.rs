@@ -120,7 +120,7 @@ fn namespace_id(namespace: &Path) -> String {
 
 fn containers_by_pid(leases: &[LeaseEntry]) -> BTreeMap<u32, String> {
     let mut containers = BTreeMap::new();
-    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+    for entry in leases.iter().filter(|entry| !entry.has_ended()) {
         if let Ok(lease) = &entry.lease
             && let Holder::Init { process, .. } = &lease.holder
         {
@@ -136,7 +136,7 @@ pub(super) fn container_leases<'l>(
     group: &ContainerGroup,
 ) -> Vec<&'l LeaseEntry> {
     let mut group_leases: Vec<&LeaseEntry> = Vec::new();
-    for entry in leases.iter().filter(|entry| !entry.has_ended) {
+    for entry in leases.iter().filter(|entry| !entry.has_ended()) {
         let Ok(lease) = &entry.lease else { continue };
         let is_own = match &lease.holder {
             Holder::Init { process, .. } => group.pids.contains(&process.pid),

@@ -224,10 +224,9 @@ fn read_attached(
             continue;
         };
         let since = host.modified(&Path::new(DEBUGFS_NICS).join(&entry)).ok().flatten();
-        let lease =
-            input.leases.unwrap_or_default().iter().find(|entry| {
-                !entry.has_ended && lacks_program(entry, &nic, since, input.has_program)
-            });
+        let lease = input.leases.unwrap_or_default().iter().find(|entry| {
+            !entry.has_ended() && lacks_program(entry, &nic, since, input.has_program)
+        });
         match lease {
             Some(lease) => {
                 without_program.insert((lease.device.class, lease.device.name.to_string()));

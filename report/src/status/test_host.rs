@@ -9,7 +9,7 @@ use onload_core::device_id::DeviceId;
 use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices::discover;
 use onload_host::devices::inventory::Inventory;
-use onload_lease::{Holder, Lease, LeaseEntry};
+use onload_lease::{Holder, HolderState, Lease, LeaseEntry};
 use onload_sys::netlink::link::Link;
 use onload_sys::processes::ProcessId as Holding;
 
@@ -234,10 +234,9 @@ impl Made {
         };
         self.leases.push(LeaseEntry {
             device: device.parse::<DeviceId>().unwrap(),
-            slot: 0,
+            number: 0,
+            state: HolderState::Alive,
             lease: Ok(lease),
-            has_ended: false,
-            is_returning: false,
         });
         self
     }

@@ -155,7 +155,7 @@ impl<'s> DeviceIndex<'s> {
         };
         // The containers of leases that are not over, by device.
         let mut holders: BTreeMap<(Class, String), Vec<String>> = BTreeMap::new();
-        for entry in input.leases.unwrap_or_default().iter().filter(|entry| !entry.has_ended) {
+        for entry in input.leases.unwrap_or_default().iter().filter(|entry| !entry.has_ended()) {
             let holder = match &entry.lease {
                 Ok(lease) => lease.container.to_string(),
                 Err(_) => "an unknown container".to_owned(),

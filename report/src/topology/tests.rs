@@ -9,7 +9,7 @@ use onload_core::device_id::DeviceId;
 use onload_host::discover::pcie_link::PcieLink;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
-use onload_lease::LeaseEntry;
+use onload_lease::{HolderState, LeaseEntry};
 use onload_test_tree::sample::NAMES;
 
 use super::*;
@@ -34,10 +34,9 @@ fn of_sample(name: &str) -> Topology {
 fn held(class: Class, name: &str) -> LeaseEntry {
     LeaseEntry {
         device: DeviceId { class, name: name.try_into().unwrap() },
-        slot: 0,
+        number: 0,
+        state: HolderState::Alive,
         lease: Err("it is not a lease".to_owned()),
-        has_ended: false,
-        is_returning: false,
     }
 }
 
@@ -413,7 +412,7 @@ fn a_device_is_held_by_lease_and_not_by_one_that_is_over() {
         (device.state, device.holders.len())
     };
     let lease = held(Class::Vfio, "0000:65:00.3");
-    let over = LeaseEntry { has_ended: true, ..held(Class::Vfio, "0000:65:00.6") };
+    let over = LeaseEntry { state: HolderState::Ended, ..held(Class::Vfio, "0000:65:00.6") };
     let leases = [lease, over];
     assert_eq!(state(Some(&leases), "0000:65:00.3"), (Occupancy::Held, 1));
     assert_eq!(state(Some(&leases), "0000:65:00.6"), (Occupancy::Free, 0));

@@ -75,7 +75,7 @@ impl<'s> HolderSearch<'s> {
         let nodes = by_node.into_iter().filter_map(|(path, node_targets)| {
             let targets: Vec<&DrainTarget> = node_targets.into_iter().collect::<Option<_>>()?;
             let name = match targets.as_slice() {
-                [target] if target.name().is_some() => target.to_string(),
+                [target] if target.name.is_some() => target.to_string(),
                 _ => path.to_owned(),
             };
             Some((path, name))
@@ -112,7 +112,7 @@ impl<'s> HolderSearch<'s> {
             let (engine, name) = (container.engine.as_str(), container.name.as_deref());
             add(&container.id, engine, name, self.container_devices(container));
         }
-        for entry in leases.iter().filter(|entry| !entry.has_ended) {
+        for entry in leases.iter().filter(|entry| !entry.has_ended()) {
             let device = format!("{}={}", entry.device.class, entry.device.name);
             if self.is_drained(&device) {
                 add(&lease_holder(entry), UNKNOWN, None, BTreeSet::from([device]));

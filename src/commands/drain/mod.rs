@@ -218,8 +218,8 @@ fn to_json(drain: &DrainList, holders: &[DrainHolder]) -> Value {
         .map(|entry| {
             json!({
                 "device": entry.target.to_string(),
-                "class": entry.target.class().as_str(),
-                "name": entry.target.name(),
+                "class": entry.target.class.as_str(),
+                "name": entry.target.name,
                 "since": entry.since,
                 "reason": entry.reason,
                 "until_reboot": entry.boot.is_some(),
@@ -305,8 +305,8 @@ pub fn undrain(global: &GlobalArgs, args: &UndrainArgs, printer: &mut Printer) -
         }
     })?;
     printer.note(format_args!("{names}: no longer drained"));
-    for ended in targets.iter().filter(|target| target.name().is_none()) {
-        let left = before.for_class(ended.class()).map(|entry| &entry.target);
+    for ended in targets.iter().filter(|target| target.name.is_none()) {
+        let left = before.for_class(ended.class).map(|entry| &entry.target);
         for target in left.filter(|target| !targets.contains(target)) {
             let word = quote_for_shell(target.to_string());
             printer.note(format_args!(

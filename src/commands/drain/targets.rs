@@ -96,7 +96,7 @@ pub(super) fn resolve_drained(
 }
 
 fn check_not_by_class(drain: &DrainList, word: &str, target: &DrainTarget) -> Result<()> {
-    let class = target.class();
+    let class = target.class;
     if drain.get(&DrainTarget::new(class, None)).is_some() {
         bail!(
             "undraining {word}: {target} is drained with its class; run \"onload-ctk undrain \

@@ -7,15 +7,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::pci::PciAddress;
 
 use super::message::{
-    self, encode_attribute, encode_nested, encode_text, parse_attributes, u16_at, u32_at, until_nul,
+    self, CREATE, EXCLUSIVE, encode_attribute, encode_nested, encode_text, parse_attributes,
+    u16_at, u32_at, until_nul,
 };
 
 pub const NEW: u16 = 16; // RTM_NEWLINK
 pub const DELETE: u16 = 17; // RTM_DELLINK
 pub const GET: u16 = 18; // RTM_GETLINK
 pub const SET: u16 = 19; // RTM_SETLINK
-pub const ADD_PROPERTY: u16 = 108; // RTM_NEWLINKPROP
-pub const DELETE_PROPERTY: u16 = 109; // RTM_DELLINKPROP
+const ADD_PROPERTY: u16 = 108; // RTM_NEWLINKPROP
+const DELETE_PROPERTY: u16 = 109; // RTM_DELLINKPROP
 
 /// `RTM_GETNSID`, the length of its header, `NETNSA_NSID` and `NETNSA_FD` (include/uapi/linux/net_namespace.h).
 pub const GET_NAMESPACE: u16 = 90;
@@ -47,10 +48,10 @@ const PARENT: u16 = 56;
 const PARENT_BUS: u16 = 57;
 /// `IFLA_GROUP`.
 pub const GROUP: u16 = 27;
-/// 32-bit attributes: [`GROUP`], `IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE`,
+/// Further attributes that can be set: those above, `IFLA_GSO_MAX_SEGS`, `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE`,
 /// `IFLA_GSO_IPV4_MAX_SIZE` and `IFLA_GRO_IPV4_MAX_SIZE`. The kernel derives the sizes for IPv4 from the other two
 /// sizes unless they are set.
-const WORDS: [u16; 6] = [GROUP, 40, 41, 58, 63, 64];
+const SETTINGS: [u16; 10] = [BROADCAST, QUEUE_LENGTH, LINK_MODE, ALIAS, GROUP, 40, 41, 58, 63, 64];
 const INFO_KIND: u16 = 1; // IFLA_INFO_KIND
 const INFO_DATA: u16 = 2; // IFLA_INFO_DATA
 const BOND_MODE: u16 = 1; // IFLA_BOND_MODE
@@ -88,16 +89,10 @@ pub struct Link {
     pub permanent_address: Vec<u8>,
     /// The MTU in bytes.
     pub mtu: u32,
-    pub queue_length: u32,
-    /// A description that an administrator set (`ip link set alias`).
-    pub alias: Vec<u8>,
-    pub broadcast: Vec<u8>,
-    /// `IF_LINK_MODE_*`.
-    pub link_mode: Option<u8>,
     /// The number of requests for promiscuous mode that are in force (`IFLA_PROMISCUITY`).
     pub promiscuity: u32,
-    /// The attributes in [`WORDS`], by type.
-    pub words: BTreeMap<u16, u32>,
+    /// The attributes in [`SETTINGS`], by type, as the kernel has them. The alias is empty if there is none.
+    pub settings: BTreeMap<u16, Vec<u8>>,
     /// The index of the bond, bridge or other interface that this one is a member of.
     pub master: Option<u32>,
     /// The index of the interface that this one is stacked on (`IFLA_LINK`).
@@ -168,16 +163,12 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
             ADDRESS => link.address = value.to_vec(),
             PERMANENT_ADDRESS => link.permanent_address = value.to_vec(),
             MTU => link.mtu = word()?,
-            QUEUE_LENGTH => link.queue_length = word()?,
-            ALIAS => link.alias = until_nul(value).to_vec(),
             MASTER => link.master = word().filter(|index| *index != 0),
             LOWER => link.lower = word().filter(|index| *index != 0),
             LOWER_NAMESPACE => link.lower_namespace = Some(word()?.cast_signed()),
-            BROADCAST => link.broadcast = value.to_vec(),
             PROMISCUITY => link.promiscuity = word()?,
-            LINK_MODE => link.link_mode = value.first().copied(),
-            number if WORDS.contains(&number) => {
-                link.words.insert(number, word()?);
+            number if SETTINGS.contains(&number) => {
+                link.settings.insert(number, value.to_vec());
             }
             INFO => {
                 let kind = message::find_attribute(value, INFO_KIND);
@@ -196,6 +187,7 @@ pub fn parse(payload: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
+    link.settings.entry(ALIAS).or_default();
     let parent = parent.filter(|_| bus == Some(b"pci"));
     link.function = parent.and_then(|parent| std::str::from_utf8(parent).ok()?.parse().ok());
     Some(link)
@@ -258,46 +250,49 @@ pub enum LinkChange<'a> {
         flags: u32,
     },
     Name(&'a [u8]),
+    /// Adds or removes an alternative name.
+    AlternativeName {
+        name: &'a [u8],
+        is_set: bool,
+    },
     Address(Vec<u8>),
     /// Bytes.
     Mtu(u32),
-    QueueLength(u32),
-    /// Sets the alias. An empty one removes the current alias.
-    Alias(&'a [u8]),
-    Broadcast(Vec<u8>),
-    /// `IF_LINK_MODE_*`.
-    LinkMode(u8),
-    /// A 32-bit attribute.
-    Word {
+    /// Any attribute.
+    Setting {
         /// The type of the attribute (`IFLA_*`).
         kind: u16,
-        word: u32,
+        value: &'a [u8],
     },
     /// Detaches the XDP program of this mode.
     NoXdp(u32),
 }
 
 impl LinkChange<'_> {
-    /// Returns the payload of [`SET`] for the interface with this index.
-    pub fn payload(&self, index: u32) -> Vec<u8> {
+    /// Returns the type, the flags and the payload of the message for the interface with this index.
+    pub fn request(&self, index: u32) -> (u16, u16, Vec<u8>) {
         let with = |attribute: Vec<u8>| [header(index, 0, 0), attribute].concat();
-        let word = |kind: u16, word: u32| with(encode_attribute(kind, &word.to_ne_bytes()));
-        match self {
+        let payload = match self {
             LinkChange::Flags { mask, flags } => header(index, flags & mask, *mask),
             LinkChange::Name(name) => with(encode_text(NAME, name)),
             LinkChange::Address(bytes) => with(encode_attribute(ADDRESS, bytes)),
-            LinkChange::Mtu(mtu) => word(MTU, *mtu),
-            LinkChange::QueueLength(length) => word(QUEUE_LENGTH, *length),
-            LinkChange::Alias(alias) => with(encode_attribute(ALIAS, alias)),
-            LinkChange::Broadcast(bytes) => with(encode_attribute(BROADCAST, bytes)),
-            LinkChange::LinkMode(mode) => with(encode_attribute(LINK_MODE, &[*mode])),
-            LinkChange::Word { kind, word: value } => word(*kind, *value),
+            LinkChange::Mtu(mtu) => with(encode_attribute(MTU, &mtu.to_ne_bytes())),
+            LinkChange::Setting { kind, value } => with(encode_attribute(*kind, value)),
             LinkChange::NoXdp(mode) => {
                 let none = encode_attribute(XDP_FD, &(-1i32).to_ne_bytes());
                 let flags = encode_attribute(XDP_FLAGS, &mode.to_ne_bytes());
                 with(encode_nested(XDP, &[none, flags].concat()))
             }
-        }
+            LinkChange::AlternativeName { name, is_set } => {
+                let list = with(encode_nested(PROPERTIES, &encode_text(ALTERNATIVE_NAME, name)));
+                return if *is_set {
+                    (ADD_PROPERTY, CREATE | EXCLUSIVE, list)
+                } else {
+                    (DELETE_PROPERTY, 0, list)
+                };
+            }
+        };
+        (SET, 0, payload)
     }
 }
 
@@ -321,12 +316,6 @@ pub fn parse_namespace_number(payload: &[u8]) -> Option<i32> {
     let number = message::find_attribute(payload.get(NAMESPACE_HEADER..)?, NAMESPACE_NUMBER)?;
     let number = u32_at(number, 0)?.cast_signed();
     (number >= 0).then_some(number)
-}
-
-/// Returns the payload of [`ADD_PROPERTY`] and [`DELETE_PROPERTY`] for an alternative name.
-pub fn alternative_name_payload(index: u32, name: &[u8]) -> Vec<u8> {
-    let list = encode_nested(PROPERTIES, &encode_text(ALTERNATIVE_NAME, name));
-    [header(index, 0, 0), list].concat()
 }
 
 /// Returns the payload of [`DELETE`].
@@ -412,11 +401,14 @@ mod tests {
             address: vec![2, 0, 0, 0, 0x10, 1],
             permanent_address: vec![2, 0, 0, 0, 0x10, 2],
             mtu: 1500,
-            queue_length: 1000,
-            alias: b"rack 7".to_vec(),
-            broadcast: vec![255; 6],
-            link_mode: Some(1),
-            words: BTreeMap::from([(27, 7), (41, 65536)]),
+            settings: BTreeMap::from([
+                (BROADCAST, vec![255; 6]),
+                (QUEUE_LENGTH, 1000u32.to_ne_bytes().to_vec()),
+                (LINK_MODE, vec![1]),
+                (ALIAS, b"rack 7\0".to_vec()),
+                (27, 7u32.to_ne_bytes().to_vec()),
+                (41, 65536u32.to_ne_bytes().to_vec()),
+            ]),
             xdp_modes: &[2],
             xdp_programs: vec![9],
             function: Some("0000:03:10.0".parse().unwrap()),
@@ -474,13 +466,13 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_change_is_one_attribute_of_one_interface() {
-        let mtu = LinkChange::Mtu(9000).payload(7);
+        let mtu = LinkChange::Mtu(9000).request(7).2;
         let wanted = [0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 4, 0, 40, 35, 0, 0];
         assert_eq!(mtu, wanted);
         let mask = SETTABLE_FLAGS;
-        let flags = LinkChange::Flags { mask, flags: 0x1_0043 }.payload(7);
+        let flags = LinkChange::Flags { mask, flags: 0x1_0043 }.request(7).2;
         assert_eq!(flags[8..], [1, 0, 0, 0, 0x81, 0x13, 0, 0]);
-        let name = LinkChange::Name(b"ens1").payload(7);
+        let name = LinkChange::Name(b"ens1").request(7).2;
         assert_eq!(name[HEADER..], [9, 0, 3, 0, b'e', b'n', b's', b'1', 0, 0, 0, 0]);
     }
 

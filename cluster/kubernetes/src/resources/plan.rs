@@ -233,7 +233,7 @@ mod tests {
     use onload_core::device_id::DeviceId;
     use onload_host::host::Host;
     use onload_host::offers::{Health, Survey};
-    use onload_lease::LeaseEntry;
+    use onload_lease::{HolderState, LeaseEntry};
     use onload_sys::processes::{Cgroup, ProcessId};
     use onload_test_tree::Tree;
     use onload_test_tree::sample::sources;
@@ -431,7 +431,8 @@ mod tests {
         let cgroup = cgroup.map(|path| Cgroup { path: path.into(), inode: 1 });
         LeaseEntry {
             device: DeviceId { class: Class::Vfio, name: "0000:65:00.3".try_into().unwrap() },
-            slot: 0,
+            number: 0,
+            state: HolderState::Alive,
             lease: Ok(Lease {
                 claim: None,
                 boot: "this".to_owned(),
@@ -444,8 +445,6 @@ mod tests {
                 ticket: None,
                 moved: None,
             }),
-            has_ended: false,
-            is_returning: false,
         }
     }
 
@@ -498,7 +497,7 @@ mod tests {
         let healthy = |config: &str, others: u32, pods: u32| {
             let config = Config::parse(config).unwrap();
             let mut survey = survey(X2, &config);
-            let lease = |(slot, cgroup)| LeaseEntry { slot, ..held(Some(cgroup)) };
+            let lease = |(number, cgroup)| LeaseEntry { number, ..held(Some(cgroup)) };
             let others =
                 (0..others).map(|slot| (slot, "/sys/fs/cgroup/system.slice/docker-3f2a.scope"));
             let pods = (0..pods).map(|slot| (3 - slot, "/sys/fs/cgroup/kubepods/pod1/3f2a"));
@@ -526,7 +525,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_over_holds_nothing() {
         let mut lease = held(None);
-        lease.has_ended = true;
+        lease.state = HolderState::Ended;
         assert_eq!(health_with(lease), Health::Healthy);
     }
 }

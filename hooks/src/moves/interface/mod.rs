@@ -16,7 +16,6 @@ mod vf;
 
 use std::path::Path;
 
-use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_lease::{Leases, SavedInterface, SavedState};
 use onload_sys::error::{Context as _, Result, bail};
@@ -26,11 +25,12 @@ use onload_sys::pci::PciAddress;
 use onload_sys::text::Quoted;
 
 pub(crate) use ops::InterfaceOps;
+use ops::find_interface;
 use rebind::RebindableFunction;
 pub(super) use usage::{check as check_unused, find_opener};
 
 use super::lifecycle::{
-    ContainerDevice, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice,
+    MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice, not_on_host_error,
 };
 use super::netns::{Netns, SearchDepth};
 
@@ -38,15 +38,14 @@ use super::netns::{Netns, SearchDepth};
 const RESERVED: &[u8] = b"eth0";
 
 impl MoveOps for InterfaceOps {
-    const CLASS: Class = Class::Netdev;
     const WORD: &'static str = "interface";
-    const NOUN: &'static str = "interface";
     const NEEDS: &'static str = "an interface needs a rootful engine on the host";
     type Saved = SavedInterface;
+    const TO_STATE: fn(SavedInterface) -> SavedState = SavedState::Interface;
     type Observation = Link;
 
-    fn check_movable(&self, host_netns: &Netns, container_netns: &Netns, name: &str) -> Result<()> {
-        if container_netns.is_same(host_netns) {
+    fn check_movable(context: &MoveContext<'_>, name: &str) -> Result<()> {
+        if context.container_netns.is_same(&context.host_netns) {
             bail!(
                 "interface {name} cannot move: the container has this host's own network, where it \
                  can use the interface as it is; omit --network host, or the device"
@@ -58,7 +57,7 @@ impl MoveOps for InterfaceOps {
     /// Takes the lock of the PCI function, since another container may request the interface by another name. Fails if
     /// the function is leased under another name: a container may have renamed the interface, which is not restored
     /// until that lease ends.
-    fn reserve(&self, leases: &Leases, request: &MoveRequest<'_>) -> Result<Option<Lock>> {
+    fn reserve(leases: &Leases, request: &MoveRequest<'_>) -> Result<Option<Lock>> {
         let MoveRequest { name, pci, .. } = request;
         let lock = leases.lock_function(*pci)?;
         let leased = leases.find_by_function(*pci)?;
@@ -70,15 +69,14 @@ impl MoveOps for InterfaceOps {
         Ok(Some(lock))
     }
 
-    fn find_requested(&self, netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<Link>> {
-        self.find_interface(netns, request.pci, &request.name)
+    fn find_requested(netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<Link>> {
+        find_interface(netns, request.pci, &request.name)
     }
 
     fn examine(
-        &self,
         link: &Link,
         request: &MoveRequest<'_>,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<(SavedInterface, Option<String>)> {
         let MoveRequest { name, pci, .. } = request;
         if link.name != name.as_bytes() {
@@ -88,7 +86,7 @@ impl MoveOps for InterfaceOps {
             );
         }
         check_names(link, request, &context.container_netns)?;
-        let host_netns = &context.host_netns.netns;
+        let host_netns = &context.host_netns;
         let warning = usage::check(host_netns, link, Some(*pci), SearchDepth::Processes)?;
         let mut saved = saved::save_interface(link, *pci);
         saved.vf = vf::check_vf(host_netns, request)?.map(Box::new);
@@ -100,7 +98,6 @@ impl MoveOps for InterfaceOps {
     }
 
     fn check_existing(
-        &self,
         container_netns: &Netns,
         link: &Link,
         request: &MoveRequest<'_>,
@@ -115,7 +112,7 @@ impl MoveOps for InterfaceOps {
         }
     }
 
-    fn stray_state(&self, _: &Link, request: &MoveRequest<'_>) -> Result<SavedInterface> {
+    fn stray_state(_: &Link, request: &MoveRequest<'_>) -> Result<SavedInterface> {
         bail!(
             "interface {} is in the container's network namespace already, and no lease says how \
              it was before; move it back manually",
@@ -124,25 +121,24 @@ impl MoveOps for InterfaceOps {
     }
 
     fn send(
-        &self,
-        container_device: &ContainerDevice<'_, Self>,
+        link: &Link,
+        request: &MoveRequest<'_>,
         saved: &SavedInterface,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<()> {
-        let (link, request) = (&container_device.observation, &container_device.request);
         // A program of root may have started to use the interface since the first check. Other users cannot.
-        usage::check(&context.host_netns.netns, link, Some(request.pci), SearchDepth::Root)?;
+        usage::check(&context.host_netns, link, Some(request.pci), SearchDepth::Root)?;
         vf::set_up_vf(&context.host_netns, link, saved)?;
         if request.settings.af_xdp {
-            queues::leave_one_channel(&context.host_netns.netns, link, saved)?;
+            queues::leave_one_channel(&context.host_netns, link, saved)?;
         }
         let new_name = request.new_name.map(|name| name.as_str().as_bytes());
-        let moved =
-            context.host_netns.netns.move_link(link.index, &context.container_netns, new_name);
+        let moved = context.host_netns.move_link(link.index, &context.container_netns, new_name);
         moved.with_context(|| uppers::move_context(&link.name, "into the container"))?;
-        let moved_link = self
-            .find_requested(&context.container_netns, request)?
-            .ok_or_else(|| context.host_netns.not_on_host_error(request.pci, &request.name))?;
+        let moved_link =
+            Self::find_requested(&context.container_netns, request)?.ok_or_else(|| {
+                not_on_host_error::<Self>(&context.host_netns, request.pci, &request.name)
+            })?;
         in_container::set(&context.container_netns, &moved_link, request)?;
         if request.settings.af_xdp {
             let saved = saved::save_interface(&moved_link, request.pci);
@@ -151,22 +147,15 @@ impl MoveOps for InterfaceOps {
         Ok(())
     }
 
-    fn downcast_saved(saved: &SavedState) -> Option<&SavedInterface> {
-        match saved {
-            SavedState::Interface(saved) => Some(saved),
-            SavedState::Rdma(_) | SavedState::Function(_) => None,
-        }
+    fn find(netns: &Netns, saved: &SavedInterface) -> Result<Option<Link>> {
+        find_interface(netns, saved.pci, &saved.name)
     }
 
-    fn find(&self, netns: &Netns, saved: &SavedInterface) -> Result<Option<Link>> {
-        self.find_interface(netns, saved.pci, &saved.name)
+    fn is_in_netns(netns: &Netns, pci: PciAddress, name: &str) -> bool {
+        matches!(find_interface(netns, pci, name), Ok(Some(_)))
     }
 
-    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, name: &str) -> bool {
-        matches!(self.find_interface(netns, pci, name), Ok(Some(_)))
-    }
-
-    fn prepare(&self, host_netns: &HostNetns<'_, Self>, saved: &SavedInterface) -> Result<()> {
+    fn prepare(host_netns: &Netns, saved: &SavedInterface) -> Result<()> {
         move_home::delete_impostors(host_netns)?;
         // If binding fails, the error will be that the interface is not on the host.
         if let Some(function) = find_function(saved)
@@ -178,20 +167,15 @@ impl MoveOps for InterfaceOps {
     }
 
     fn move_home(
-        &self,
         from: &Netns,
         link: &Link,
-        host_netns: &HostNetns<'_, Self>,
+        host_netns: &Netns,
         saved: &SavedInterface,
     ) -> Result<()> {
         move_home::move_home(from, link, host_netns, saved)
     }
 
-    fn restore(
-        &self,
-        returned: ReturnedDevice<'_, Self>,
-        host_netns: &HostNetns<'_, Self>,
-    ) -> Result<(), RestoreError> {
+    fn restore(returned: ReturnedDevice<'_, Self>, host_netns: &Netns) -> Result<(), RestoreError> {
         let ReturnedDevice { returning, observation: link } = returned;
         let function = find_function(&returning.saved);
         restore::clear_and_restore(host_netns, link, &returning.saved, &|link| {
@@ -238,11 +222,7 @@ fn check_names(link: &Link, request: &MoveRequest<'_>, container_netns: &Netns) 
 
 /// Registers the interface with Onload in the container, where programs of the host no longer see it: a program that
 /// started to use it would own its queues.
-fn register(
-    saved: &SavedInterface,
-    device: &DeviceId,
-    context: &MoveContext<'_, InterfaceOps>,
-) -> Result<()> {
+fn register(saved: &SavedInterface, device: &DeviceId, context: &MoveContext<'_>) -> Result<()> {
     let registration = onload::register(&context.container_netns, saved)?;
     context.leases.update_moves(device, &|record| {
         if let SavedState::Interface(saved) = &mut record.saved {

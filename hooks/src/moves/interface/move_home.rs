@@ -5,7 +5,7 @@ use onload_lease::SavedInterface;
 use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::link::{Link, LinkChange, UP};
 
-use super::ops::{InterfaceHostNetns, is_function_interface};
+use super::ops::{find_saved, is_function_interface};
 use super::uppers::{self, move_context};
 use crate::moves::netns::{Netns, SearchDepth};
 use crate::moves::transit_name::{is_transit_name, transit_name};
@@ -15,7 +15,7 @@ use crate::moves::transit_name::{is_transit_name, transit_name};
 pub(super) fn move_home(
     from: &Netns,
     link: &Link,
-    host_netns: &InterfaceHostNetns<'_>,
+    host_netns: &Netns,
     saved: &SavedInterface,
 ) -> Result<()> {
     let (before, _) = from.snapshot()?;
@@ -23,7 +23,7 @@ pub(super) fn move_home(
     // The name is random: if an impostor had it as an alternative name, the kernel would move it, fail to rename it,
     // and leave it on the host under a name that the container chose.
     let name = transit_name();
-    let moved = from.move_link(link.index, &host_netns.netns, Some(name.as_bytes()));
+    let moved = from.move_link(link.index, host_netns, Some(name.as_bytes()));
     let saved_name = saved.name.as_bytes();
     moved.with_context(|| move_context(saved_name, "back to the host"))?;
     return_impostor(host_netns, from, saved, name.as_bytes())
@@ -43,28 +43,28 @@ fn strip_settings(from: &Netns, link: &Link, before: &[Link]) {
     }
     // Since Linux 6.6 an alternative name that the host has too makes the move fail.
     for name in &link.alternative_names {
-        let _ = from.set_alternative(link.index, name, false);
+        let _ = from.change_link(link.index, &LinkChange::AlternativeName { name, is_set: false });
     }
 }
 
 /// Moves an interface that arrived on the host back, unless it is the expected one: the container may have put its own
 /// interface in its place, with the same index.
 fn return_impostor(
-    host_netns: &InterfaceHostNetns<'_>,
+    host_netns: &Netns,
     from: &Netns,
     saved: &SavedInterface,
     name: &[u8],
 ) -> Result<()> {
-    let returned = host_netns.find(saved)?;
-    let (host_links, _) = host_netns.netns.snapshot()?;
+    let returned = find_saved(host_netns, saved)?;
+    let (host_links, _) = host_netns.snapshot()?;
     let own_index = returned.as_ref().map(|returned| returned.index);
     let impostor =
         host_links.iter().find(|link| link.name == name && Some(link.index) != own_index);
     if let Some(impostor) = impostor {
         let moved_away =
-            host_netns.netns.move_link(impostor.index, from, Some(transit_name().as_bytes()));
+            host_netns.move_link(impostor.index, from, Some(transit_name().as_bytes()));
         moved_away
-            .or_else(|_| uppers::delete(&host_netns.netns, impostor.index))
+            .or_else(|_| uppers::delete(host_netns, impostor.index))
             .with_context(|| move_context(name, "away, which is another one"))?;
     }
     if returned.is_none() {
@@ -78,13 +78,13 @@ fn return_impostor(
 
 /// Deletes interfaces that a container put in the place of others, and that stayed on the host because the process that
 /// moved them was killed. Otherwise only interfaces of drivers arrive under a transit name, and these are not deleted.
-pub(super) fn delete_impostors(host_netns: &InterfaceHostNetns<'_>) -> Result<()> {
-    let (host_links, _) = host_netns.netns.snapshot()?;
+pub(super) fn delete_impostors(host_netns: &Netns) -> Result<()> {
+    let (host_links, _) = host_netns.snapshot()?;
     for link in host_links {
         let is_virtual = !link.kind.is_empty() && !is_function_interface(&link);
         if is_virtual && is_transit_name(&link.name) {
             // An impostor that cannot be deleted must not block the return of an interface.
-            let _ = host_netns.netns.delete(link.index);
+            let _ = host_netns.delete(link.index);
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
-use onload_lease::{SavedInterface, SavedQueues, SavedRss};
+use onload_lease::{SavedInterface, SavedQueues};
 use onload_sys::error::{Context as _, Result as SysResult};
 use onload_sys::ethtool::Ethtool;
 use onload_sys::netlink::link::Link;
@@ -28,7 +28,7 @@ const ALWAYS_WRITTEN: [&str; 2] = ["gro_flush_timeout", "napi_defer_hard_irqs"];
 const QUEUES: &str = "queues";
 const RX_QUEUE_SETTINGS: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
 const TX_QUEUE_SETTINGS: [&str; 2] = ["xps_cpus", "xps_rxqs"];
-/// Limits for a lease: bytes of text, and rules of 344 digits each.
+/// Limits for a lease: bytes of text, and rules of 172 bytes each.
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_RULES: u32 = 32;
 
@@ -53,14 +53,8 @@ impl InterfaceDir {
         self.ethtool.as_ref().map_or(Err(Errno::NODEV), operation)
     }
 
-    fn rss(&self) -> Result<SavedRss, Errno> {
-        let rss = self.with_ethtool(Ethtool::rss)?;
-        Ok(SavedRss { key: to_hex(&rss.key), table: rss.table, hash: rss.hash })
-    }
-
-    fn ntuple_rules(&self) -> Result<Vec<String>, Errno> {
-        let rules = self.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_RULES))?;
-        Ok(rules.iter().map(|rule| to_hex(rule)).collect())
+    fn ntuple_rules(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        self.with_ethtool(|ethtool| ethtool.ntuple_rules(MAX_RULES))
     }
 }
 
@@ -75,7 +69,7 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     if !has_room {
         too_much(NAPI);
     }
-    let (rss, rules) = (interface_dir.rss(), interface_dir.ntuple_rules());
+    let (rss, rules) = (interface_dir.with_ethtool(Ethtool::rss), interface_dir.ntuple_rules());
     if rss == Err(Errno::TOOBIG) {
         too_much(RSS_LABEL);
     }
@@ -85,8 +79,8 @@ pub(super) fn save_queues(netns: &Netns, link: &Link) -> Option<SavedQueues> {
     Some(SavedQueues {
         attributes: has_room.then_some(attributes),
         channels: interface_dir.with_ethtool(Ethtool::channels).ok(),
-        spread: rss.ok(),
-        rules: rules.ok(),
+        rss: rss.ok(),
+        ntuple_rules: rules.ok(),
         unkept,
     })
 }
@@ -153,11 +147,12 @@ pub(super) fn restore(
         differences.push(CHANNELS.to_owned());
     }
     if origin == Origin::Container {
-        if queues.spread.as_ref().is_some_and(|rss| interface_dir.rss().as_ref() != Ok(rss)) {
+        let rss = interface_dir.with_ethtool(Ethtool::rss);
+        if queues.rss.as_ref().is_some_and(|saved| rss.as_ref() != Ok(saved)) {
             differences.push(RSS_LABEL.to_owned());
         }
         let rules = interface_dir.ntuple_rules();
-        if queues.rules.as_ref().is_some_and(|saved| rules.as_ref() != Ok(saved)) {
+        if queues.ntuple_rules.as_ref().is_some_and(|saved| rules.as_ref() != Ok(saved)) {
             differences.push(RULES.to_owned());
         }
     }
@@ -224,7 +219,8 @@ fn is_zero(value: &str) -> bool {
     value.bytes().all(|byte| matches!(byte, b'0' | b','))
 }
 
-fn read(path: &Path) -> Option<String> {
+/// Returns the text of a small file without its line end.
+pub(super) fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim_end().to_owned())
 }
@@ -233,10 +229,6 @@ fn read(path: &Path) -> Option<String> {
 fn write(path: &Path, value: &str) {
     let file = fs::OpenOptions::new().write(true).truncate(true).open(path);
     let _ = file.and_then(|mut file| file.write_all(value.as_bytes()));
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -324,7 +316,7 @@ mod tests {
             assert!(restore_channels(&place, was));
             assert_eq!(place.with_ethtool(Ethtool::channels), Ok(was));
             assert!(!restore_channels(&place, [0, 0, 0, 9]));
-            assert_eq!(place.rss(), Err(Errno::OPNOTSUPP));
+            assert_eq!(place.with_ethtool(Ethtool::rss), Err(Errno::OPNOTSUPP));
             assert_eq!(place.ntuple_rules(), Err(Errno::OPNOTSUPP));
         });
         assert!(Ethtool::open(b"a-name-of-16-byte").unwrap().is_none());

@@ -13,10 +13,11 @@ use onload_sys::processes::Processes;
 use onload_sys::text::Quoted;
 
 use super::onload;
-use super::ops::InterfaceHostNetns;
+use super::ops::find_saved;
 use super::usage::find_vdpa;
 use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::PAUSE;
+use crate::moves::netns::Netns;
 
 /// The PCI bus in sysfs.
 pub(super) const PCI: &str = "/sys/bus/pci";
@@ -138,7 +139,7 @@ impl RebindableFunction {
         }
         // The container with the lease may open the device at any time.
         if let Some(leased) =
-            leases.iter().find(|entry| !entry.has_ended && self.has_leased_device(entry))
+            leases.iter().find(|entry| !entry.has_ended() && self.has_leased_device(entry))
         {
             return Ok(Some(format!("{} is leased", leased.device)));
         }
@@ -165,10 +166,12 @@ impl RebindableFunction {
         let pci = self.pci.to_string();
         name == pci
             || self.device_names(dir).iter().any(|device_name| device_name == name)
-            || entry.lease.as_ref().is_ok_and(|lease| {
-                lease.facts.values().any(|fact| *fact == pci)
-                    || lease.moved.as_ref().is_some_and(|record| record.saved.pci() == self.pci)
-            })
+            || entry
+                .lease
+                .as_ref()
+                .ok()
+                .and_then(|lease| lease.moved.as_ref())
+                .is_some_and(|record| record.saved.pci() == self.pci)
     }
 
     fn driver_override(&self) -> io::Result<Option<String>> {
@@ -188,15 +191,11 @@ impl RebindableFunction {
 }
 
 /// Waits until the driver has created its interface and udev has processed it, since udev may rename it.
-pub(super) fn wait_for_interface(
-    host_netns: &InterfaceHostNetns<'_>,
-    saved: &SavedInterface,
-) -> Result<()> {
+pub(super) fn wait_for_interface(host_netns: &Netns, saved: &SavedInterface) -> Result<()> {
     let [control, data] = UDEV.map(Path::new);
     let deadline = Instant::now() + BINDING;
     while Instant::now() < deadline {
-        if host_netns
-            .find(saved)?
+        if find_saved(host_netns, saved)?
             .as_ref()
             .is_some_and(|link| !control.exists() || data.join(format!("n{}", link.index)).exists())
         {
@@ -210,6 +209,8 @@ pub(super) fn wait_for_interface(
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use onload_lease::HolderState;
 
     use super::*;
 
@@ -311,10 +312,9 @@ mod tests {
     fn a_function_is_not_unbound_while_a_lease_has_another_device_of_it() {
         let leased = |device: &str, is_over| LeaseEntry {
             device: device.parse().unwrap(),
-            slot: 0,
+            number: 0,
+            state: if is_over { HolderState::Ended } else { HolderState::Alive },
             lease: Err("of a later version".to_owned()),
-            has_ended: is_over,
-            is_returning: false,
         };
         let bus = Bus::new();
         assert!(!bus.function().has_other_devices());

@@ -5,13 +5,13 @@ use onload_sys::bpf;
 use onload_sys::error::{Context as _, Result, error};
 use onload_sys::netlink::link::{Link, LinkChange, PROMISCUOUS, UP};
 
-use super::ops::{InterfaceHostNetns, InterfaceOps};
+use super::ops::{InterfaceOps, find_saved};
 use super::queues::Origin;
 use super::rebind::{RebindableFunction, wait_for_interface};
-use super::saved::{self, RestoreStep};
+use super::saved;
 use super::{onload, queues, sysctl, uppers, vf};
-use crate::moves::lifecycle::{RestoreError, ReturningDevice};
-use crate::moves::netns::SearchDepth;
+use crate::moves::lifecycle::{RestoreError, ReturningDevice, not_on_host_error};
+use crate::moves::netns::{Netns, SearchDepth};
 use crate::moves::transit_name::{is_transit_name, transit_name};
 
 /// Limit for attempts: udev may rename an interface at the same time.
@@ -23,7 +23,7 @@ const ROUNDS: u32 = 4;
 /// that search time out. It happens once: udev calls for each new interface, and would do so forever if something else
 /// cannot be restored.
 pub(super) fn clear(
-    host_netns: &InterfaceHostNetns<'_>,
+    host_netns: &Netns,
     link: &Link,
     returning: &ReturningDevice<'_, InterfaceOps>,
     function: Option<&RebindableFunction>,
@@ -48,7 +48,7 @@ pub(super) fn clear(
         format!("removing BPF programs from interface {name}; `bpftool net` shows them")
     })?;
     let (depth, timeout) = (SearchDepth::Descriptors, uppers::LONG);
-    let Err(error) = uppers::delete_uppers(&host_netns.netns, link, depth, timeout) else {
+    let Err(error) = uppers::delete_uppers(host_netns, link, depth, timeout) else {
         return Ok(Origin::Container);
     };
     if rebind_if(has_other_devices)? {
@@ -61,7 +61,7 @@ pub(super) fn clear(
 /// Rebinds the driver of a function, unless there is a reason against it, which is returned. The lease records the index of
 /// the interface before, so that after a kill the next process can tell by the index whether it was done.
 fn rebind(
-    host_netns: &InterfaceHostNetns<'_>,
+    host_netns: &Netns,
     link: &Link,
     returning: &ReturningDevice<'_, InterfaceOps>,
     function: &RebindableFunction,
@@ -83,7 +83,7 @@ fn rebind(
 /// because any user can delay `clear` or make it fail. The interface goes up last, after `clear` and with its settings
 /// restored: otherwise the host would accept the next router advertisement on the link.
 pub(super) fn clear_and_restore(
-    host_netns: &InterfaceHostNetns<'_>,
+    host_netns: &Netns,
     link: Link,
     saved: &SavedInterface,
     clear: &dyn Fn(&Link) -> Result<Origin, RestoreError>,
@@ -92,7 +92,7 @@ pub(super) fn clear_and_restore(
     let _ =
         restore(host_netns, link, &SavedInterface { flags: saved.flags & !UP, ..saved.clone() });
     let origin = clear(&reread(host_netns, saved)?)?;
-    let differences = sysctl::restore(&host_netns.netns, &reread(host_netns, saved)?, saved);
+    let differences = sysctl::restore(host_netns, &reread(host_netns, saved)?, saved);
     if !differences.is_empty() {
         return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
@@ -101,26 +101,22 @@ pub(super) fn clear_and_restore(
     clear_promiscuous(host_netns, &link, saved);
     restore(host_netns, link, saved)?;
     let link = reread(host_netns, saved)?;
-    let mut differences = queues::restore(&host_netns.netns, &link, saved, origin);
+    let mut differences = queues::restore(host_netns, &link, saved, origin);
     if !differences.is_empty() && saved.flags & UP == 0 {
         // Some drivers accept `threaded` only while the interface is up.
         run_while_up(host_netns, &link, UP, || {
-            differences = queues::restore(&host_netns.netns, &link, saved, origin);
+            differences = queues::restore(host_netns, &link, saved, origin);
         });
     }
     if !differences.is_empty() {
         return Err(not_restored_error(saved, &differences.join(", "), ""));
     }
-    onload::restore(&host_netns.netns, saved)
+    onload::restore(host_netns, saved)
         .map_err(|error| RestoreError { error, differs: Some(ONLOAD_REGISTRATION.to_owned()) })
 }
 
 /// Restores the settings that differ.
-fn restore(
-    host_netns: &InterfaceHostNetns<'_>,
-    mut link: Link,
-    saved: &SavedInterface,
-) -> Result<(), RestoreError> {
+fn restore(host_netns: &Netns, mut link: Link, saved: &SavedInterface) -> Result<(), RestoreError> {
     let mut cause = None;
     if free_name(host_netns, &link, saved)? {
         link = reread(host_netns, saved)?;
@@ -130,14 +126,8 @@ fn restore(
         if plan.is_empty() {
             return Ok(());
         }
-        for step in plan.into_iter().flat_map(|(_, steps)| steps) {
-            let result = match step {
-                RestoreStep::Change(change) => host_netns.netns.change_link(link.index, &change),
-                RestoreStep::AlternativeName { name, is_set } => {
-                    host_netns.netns.set_alternative(link.index, name, is_set)
-                }
-            };
-            cause = result.err().or(cause);
+        for (_, change) in plan {
+            cause = host_netns.change_link(link.index, &change).err().or(cause);
         }
         link = reread(host_netns, saved)?;
     }
@@ -145,8 +135,9 @@ fn restore(
     if plan.is_empty() {
         return Ok(());
     }
-    let differences: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
-    let links = host_netns.netns.links().unwrap_or_default();
+    let mut differences: Vec<&str> = plan.into_iter().map(|(what, _)| what).collect();
+    differences.dedup();
+    let links = host_netns.links().unwrap_or_default();
     let cause = cause.map_or_else(String::new, |cause| format!(" ({cause})"));
     let hint = if differences.contains(&"its name")
         && links.iter().any(|link| link.has_name(saved.name.as_bytes()))
@@ -159,22 +150,19 @@ fn restore(
 }
 
 /// Reads the interface again.
-fn reread(host_netns: &InterfaceHostNetns<'_>, saved: &SavedInterface) -> Result<Link> {
-    host_netns.find(saved)?.ok_or_else(|| host_netns.not_on_host_error(saved.pci, &saved.name))
+fn reread(host_netns: &Netns, saved: &SavedInterface) -> Result<Link> {
+    find_saved(host_netns, saved)?
+        .ok_or_else(|| not_on_host_error::<InterfaceOps>(host_netns, saved.pci, &saved.name))
 }
 
 /// Renames the interface to a transit name if another one has its original name. Returns whether it did. A container
 /// may have swapped the names of two interfaces, which would block each other.
-fn free_name(
-    host_netns: &InterfaceHostNetns<'_>,
-    link: &Link,
-    saved: &SavedInterface,
-) -> Result<bool> {
+fn free_name(host_netns: &Netns, link: &Link, saved: &SavedInterface) -> Result<bool> {
     let name = saved.name.as_bytes();
     if link.name == name || is_transit_name(&link.name) {
         return Ok(false);
     }
-    let (host_links, _) = host_netns.netns.snapshot()?;
+    let (host_links, _) = host_netns.snapshot()?;
     if !host_links.iter().any(|other| other.index != link.index && other.has_name(name)) {
         return Ok(false);
     }
@@ -182,7 +170,7 @@ fn free_name(
     let down = LinkChange::Flags { mask: UP, flags: 0 };
     for change in [down, LinkChange::Name(transit_name().as_bytes())] {
         // A failure shows up later as a name that was not restored.
-        let _ = host_netns.netns.change_link(link.index, &change);
+        let _ = host_netns.change_link(link.index, &change);
     }
     Ok(true)
 }
@@ -191,7 +179,7 @@ fn free_name(
 /// the mode stays until this one is set up again (`__dev_set_rx_mode` in net/core/dev.c). A program on the host may
 /// have requested the mode too, so [`saved::plan_restore`] does not compare it. A request by the container is withdrawn
 /// at the same time.
-fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &SavedInterface) {
+fn clear_promiscuous(host_netns: &Netns, link: &Link, saved: &SavedInterface) {
     let requested = u32::from(link.flags & PROMISCUOUS != 0);
     let is_left = link.promiscuity > requested && link.flags & UP == 0;
     if is_left && saved.flags & (UP | PROMISCUOUS) == 0 {
@@ -200,14 +188,9 @@ fn clear_promiscuous(host_netns: &InterfaceHostNetns<'_>, link: &Link, saved: &S
 }
 
 /// Runs `action` while the interface is up, and then sets it down and clears the flags in `mask`.
-fn run_while_up(
-    host_netns: &InterfaceHostNetns<'_>,
-    link: &Link,
-    mask: u32,
-    action: impl FnOnce(),
-) {
+fn run_while_up(host_netns: &Netns, link: &Link, mask: u32, action: impl FnOnce()) {
     let set = |flags| {
-        let _ = host_netns.netns.change_link(link.index, &LinkChange::Flags { mask, flags });
+        let _ = host_netns.change_link(link.index, &LinkChange::Flags { mask, flags });
     };
     set(UP);
     action();
@@ -232,7 +215,7 @@ mod tests {
     use onload_core::pool::Numa;
     use onload_core::token::Token;
     use onload_lease::run_dir::RunDir;
-    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest, MoveRecord};
+    use onload_lease::{Holder, LeaseRequest, Leases, MemberRequest, MoveRecord, SavedState};
     use onload_sys::error::Error;
     use onload_sys::pci::PciAddress;
     use onload_sys::processes::Processes;
@@ -240,9 +223,7 @@ mod tests {
 
     use super::*;
     use crate::moves::interface::move_home::{delete_impostors, move_home};
-    use crate::moves::netns::Netns;
     use crate::moves::netns::test_namespace::netns;
-    use crate::moves::rdma::RdmaOps;
     use crate::moves::stand_ins::install_interfaces;
 
     /// A network namespace in place of the host's, with a veth interface in place of a virtual function's.
@@ -272,14 +253,14 @@ mod tests {
             self.child.ip(words);
         }
 
-        fn host_netns(&self) -> InterfaceHostNetns<'_> {
-            InterfaceHostNetns { netns: netns(&self.child), ops: &InterfaceOps }
+        fn host_netns(&self) -> Netns {
+            netns(&self.child)
         }
 
         /// Finds the interface under any name.
         fn find(&self) -> Link {
-            let found = self.host_netns().find(&saved::save_interface(&expected_link(), pci()));
-            found.unwrap().unwrap()
+            let saved = saved::save_interface(&expected_link(), pci());
+            find_saved(&self.host_netns(), &saved).unwrap().unwrap()
         }
     }
 
@@ -319,7 +300,7 @@ mod tests {
             let is_known = message.contains("was replaced by another one")
                 || message.starts_with("moving interface");
             assert!(is_known, "{message}");
-            assert_eq!(names(&host_netns.netns), ["lo"], "{kind} {name}");
+            assert_eq!(names(&host_netns), ["lo"], "{kind} {name}");
             let left = names(&from).into_iter().find(|name| name != "lo");
             container.ip(&format!("link del {}", left.unwrap()));
         }
@@ -335,7 +316,7 @@ mod tests {
         let expected = expected_link();
         let saved = saved::save_interface(&expected, pci());
         move_home(&netns(&container), &expected, &host_netns, &saved).unwrap();
-        assert_eq!(names(&host_netns.netns), ["lo", "eth3", "end"]);
+        assert_eq!(names(&host_netns), ["lo", "eth3", "end"]);
     }
 
     #[test]
@@ -346,7 +327,7 @@ mod tests {
         let host_netns = host.host_netns();
         host.ip("link set ens1v0 up");
         let find = |name: &str| {
-            let here = host_netns.netns.links().unwrap();
+            let here = host_netns.links().unwrap();
             here.into_iter().find(|link| link.display_name() == name).unwrap()
         };
         let saved = saved::save_interface(&find("ens1v0"), pci());
@@ -388,11 +369,11 @@ mod tests {
         host.ip("link set ens1v0 up");
         let link = host.find();
         let saved = SavedInterface {
-            sysctls: sysctl::save_sysctls(&host_netns.netns, &link).unwrap(),
+            sysctls: sysctl::save_sysctls(&host_netns, &link).unwrap(),
             ..saved::save_interface(&link, pci())
         };
         let from = netns(&container);
-        host_netns.netns.move_link(link.index, &from, None).unwrap();
+        host_netns.move_link(link.index, &from, None).unwrap();
         let mut there = from.links().unwrap().into_iter();
         let there = there.find(|link| link.name == b"ens1v0").unwrap();
         move_home(&from, &there, &host_netns, &saved).unwrap();
@@ -431,7 +412,7 @@ mod tests {
             (after.mtu, saved::save_interface(&after, pci()).mac),
             (1400, saved.mac.clone())
         );
-        assert!(!names(&host_netns.netns).contains(&"mac0".to_owned()));
+        assert!(!names(&host_netns).contains(&"mac0".to_owned()));
     }
 
     /// A PCI bus in sysfs with one virtual function whose driver binds.
@@ -461,10 +442,8 @@ mod tests {
             let listed = leases.list().unwrap().remove(0).lease.unwrap();
             listed.moved.unwrap()
         };
-        let back =
-            |moved: &MoveRecord| ReturningDevice::new(&leases, &device, moved.clone()).unwrap();
+        let back = |moved: &MoveRecord| returning(&leases, &device, moved.clone());
         let first = moved();
-        assert!(ReturningDevice::<RdmaOps>::new(&leases, &device, first.clone()).is_none());
         assert_eq!(first.rebound, None);
         let function = RebindableFunction::find(bus.path(), pci()).unwrap();
         let origin = clear(&host_netns, &host.find(), &back(&first), Some(&function)).unwrap();
@@ -472,7 +451,7 @@ mod tests {
         let again = moved();
         assert_eq!(again.rebound, Some(50));
         // The process was killed before it unbound the driver, so the next one searches for stacked interfaces.
-        let has_macvlan = || names(&host_netns.netns).contains(&"mac0".to_owned());
+        let has_macvlan = || names(&host_netns).contains(&"mac0".to_owned());
         host.ip("link add link ens1v0 name mac0 type macvlan");
         drop(clear(&host_netns, &host.find(), &back(&again), None));
         assert!(!has_macvlan());
@@ -500,9 +479,9 @@ mod tests {
         let function = RebindableFunction::find(bus.path(), pci()).unwrap();
         let clear = || {
             host.ip("link add link ens1v0 name mac0 type macvlan");
-            let back = ReturningDevice::new(&leases, &device, moved()).unwrap();
+            let back = returning(&leases, &device, moved());
             let origin = clear(&host_netns, &host.find(), &back, Some(&function)).unwrap();
-            assert!(!names(&host_netns.netns).contains(&"mac0".to_owned()));
+            assert!(!names(&host_netns).contains(&"mac0".to_owned()));
             assert_eq!((origin, moved().rebound), (Origin::Container, None));
         };
         std::fs::write(function_dir.join("driver_override"), "vfio-pci\n").unwrap();
@@ -514,17 +493,22 @@ mod tests {
         assert!(!bus.path().join("drivers/igbvf/unbind").exists());
     }
 
+    fn returning<'a>(
+        leases: &'a Leases,
+        device: &'a DeviceId,
+        record: MoveRecord,
+    ) -> ReturningDevice<'a, InterfaceOps> {
+        let SavedState::Interface(saved) = record.saved.clone() else {
+            panic!("{record:?}");
+        };
+        ReturningDevice { leases, device, record, saved }
+    }
+
     fn lease_interface(run: &Path, device: &DeviceId, saved: SavedInterface) -> Leases {
         let run = RunDir::find(run).unwrap().unwrap();
         let leases = Leases::open(&run, Processes::default()).unwrap();
-        let moved = MoveRecord {
-            saved: saved.into(),
-            namespace: 7,
-            addresses: Vec::new(),
-            returning: true,
-            left: None,
-            rebound: None,
-        };
+        let moved =
+            MoveRecord { returning: true, ..MoveRecord::new(SavedState::Interface(saved), 7) };
         let device_request =
             MemberRequest { moved: Some(moved), ..MemberRequest::for_device(device.clone(), 1) };
         let request = LeaseRequest {
@@ -566,7 +550,7 @@ mod tests {
             host.ip(&format!("link add {name} type bridge"));
         }
         delete_impostors(&host_netns).unwrap();
-        let mut here = names(&host_netns.netns);
+        let mut here = names(&host_netns);
         here.sort();
         let stay = ["ctk-lan", "ctk0123456789AB", "ctkffffffffffff", "end", "lo"];
         assert_eq!(here, stay);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use onload_lease::SavedInterface;
 use onload_sys::netlink::link::Link;
 
+use super::queues::read;
 use crate::moves::netns::Netns;
 
 /// The tree shows the settings of the calling thread's network namespace (net/sysctl_net.c, `net_ctl_header_lookup`).
@@ -110,11 +111,6 @@ fn settings_dir(family: &str, link: &Link) -> Option<PathBuf> {
 fn set(file: &Path, value: &str) -> bool {
     let is_so = || read(file).as_deref() == Some(value);
     is_so() || write(file, value).is_ok() && is_so()
-}
-
-fn read(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    Some(text.trim_end().to_owned())
 }
 
 fn write(file: &Path, value: &str) -> io::Result<()> {

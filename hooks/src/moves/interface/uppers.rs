@@ -124,18 +124,19 @@ fn delete_batch(netns: &Netns, batch: &[Link]) -> Result<()> {
 
 fn delete_as_group(netns: &Netns, batch: &[Link]) -> io::Result<()> {
     let (links, _) = netns.snapshot().map_err(io::Error::other)?;
-    let used_groups: BTreeSet<u32> =
-        links.iter().filter_map(|link| link.words.get(&GROUP).copied()).collect();
+    let used_groups: BTreeSet<&[u8]> =
+        links.iter().filter_map(|link| link.settings.get(&GROUP)).map(Vec::as_slice).collect();
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
     // Avoids small numbers, which administrators use, since another program may add an interface to a group at any
     // time.
     let word = u32::from_ne_bytes(bytes) | FIRST_GROUP;
-    if used_groups.contains(&word) {
+    let value = word.to_ne_bytes();
+    if used_groups.contains(value.as_slice()) {
         return Err(Errno::EXIST.into());
     }
     for upper in batch {
-        match netns.change_link(upper.index, &LinkChange::Word { kind: GROUP, word }) {
+        match netns.change_link(upper.index, &LinkChange::Setting { kind: GROUP, value: &value }) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {}
             changed => changed?,
         }

@@ -159,7 +159,8 @@ impl Netns {
     }
 
     pub fn change_link(&self, index: u32, change: &LinkChange<'_>) -> io::Result<()> {
-        self.socket.execute(link::SET, 0, &change.payload(index))
+        let (kind, flags, payload) = change.request(index);
+        self.socket.execute(kind, flags, &payload)
     }
 
     /// Moves an interface to another namespace and renames it if `name` is set. Fails with EEXIST if one of its names
@@ -183,16 +184,6 @@ impl Netns {
     /// Deletes all interfaces of a group.
     pub(crate) fn delete_group(&self, group: u32) -> io::Result<()> {
         self.socket.execute(link::DELETE, 0, &link::delete_group_payload(group))
-    }
-
-    pub(crate) fn set_alternative(&self, index: u32, name: &[u8], is_set: bool) -> io::Result<()> {
-        let payload = link::alternative_name_payload(index, name);
-        if is_set {
-            let flags = CREATE | EXCLUSIVE;
-            self.socket.execute(link::ADD_PROPERTY, flags, &payload)
-        } else {
-            self.socket.execute(link::DELETE_PROPERTY, 0, &payload)
-        }
     }
 
     /// Adds an address to an interface. Succeeds if the interface already has it.

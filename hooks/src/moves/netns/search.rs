@@ -73,7 +73,7 @@ fn find_first(
         }
         ControlFlow::Continue(())
     };
-    let incomplete = NetnsSearch::new(except, depth, timeouts, &mut visit).run(hint)?;
+    let incomplete = search(except, hint, depth, timeouts, &mut visit)?;
     incomplete.map_or(Ok(found), Err)
 }
 
@@ -88,7 +88,32 @@ pub(crate) fn visit_other_netns(
     timeout: Duration,
     visit: &mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
 ) -> io::Result<Option<io::Error>> {
-    NetnsSearch::new(Some(host_netns), depth, [HOST_TIMEOUT, timeout], visit).run(None)
+    search(Some(host_netns), None, depth, [HOST_TIMEOUT, timeout], visit)
+}
+
+/// See [`visit_other_netns`] for the result.
+fn search(
+    except: Option<&Netns>,
+    hint: Option<&Path>,
+    depth: SearchDepth,
+    timeouts: [Duration; 2],
+    visit: &mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
+) -> io::Result<Option<io::Error>> {
+    let excepted = except.and_then(|netns| inode(netns.fd()).ok());
+    let mut search = NetnsSearch {
+        visit,
+        depth,
+        started: Instant::now(),
+        timeouts,
+        turn: NetnsOwner::Host,
+        later: BTreeMap::new(),
+        seen: excepted.into_iter().map(|inode| (inode, None)).collect(),
+    };
+    match search.visit_all(hint) {
+        Ok(()) | Err(End::Stopped) => Ok(None),
+        Err(End::Failed(error)) if search.turn == NetnsOwner::Host => Err(error),
+        Err(End::Failed(error)) => Ok(Some(error)),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,34 +180,7 @@ struct NetnsSearch<'v> {
     seen: BTreeMap<Inode, Option<NetnsOwner>>,
 }
 
-impl<'v> NetnsSearch<'v> {
-    fn new(
-        except: Option<&Netns>,
-        depth: SearchDepth,
-        timeouts: [Duration; 2],
-        visit: &'v mut dyn FnMut(FoundNetns) -> ControlFlow<()>,
-    ) -> Self {
-        let excepted = except.and_then(|netns| inode(netns.fd()).ok());
-        NetnsSearch {
-            visit,
-            depth,
-            started: Instant::now(),
-            timeouts,
-            turn: NetnsOwner::Host,
-            later: BTreeMap::new(),
-            seen: excepted.into_iter().map(|inode| (inode, None)).collect(),
-        }
-    }
-
-    /// See [`visit_other_netns`] for the result.
-    fn run(mut self, hint: Option<&Path>) -> io::Result<Option<io::Error>> {
-        match self.visit_all(hint) {
-            Ok(()) | Err(End::Stopped) => Ok(None),
-            Err(End::Failed(error)) if self.turn == NetnsOwner::Host => Err(error),
-            Err(End::Failed(error)) => Ok(Some(error)),
-        }
-    }
-
+impl NetnsSearch<'_> {
     fn visit_all(&mut self, hint: Option<&Path>) -> Result<(), End> {
         for dir in NAMED_DIRS {
             for path in entries(Path::new(dir))? {
@@ -508,8 +506,8 @@ mod tests {
         assert!(find_by_cookie(u64::MAX, None).unwrap().is_none());
         let mut never = |_: FoundNetns| unreachable!();
         let timeouts = [Duration::ZERO; 2];
-        let late = NetnsSearch::new(None, SearchDepth::Processes, timeouts, &mut never);
-        assert!(late.run(None).is_err());
+        let late = search(None, None, SearchDepth::Processes, timeouts, &mut never);
+        assert!(late.is_err());
     }
 
     /// Who keeps a namespace that its own process is gone from.

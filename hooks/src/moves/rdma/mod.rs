@@ -8,8 +8,6 @@ mod usage;
 
 use std::io;
 
-use onload_cdi::deduplicate;
-use onload_core::class::Class;
 use onload_lease::{SavedRdma, SavedState};
 use onload_sys::error::{Context as _, Result, bail};
 use onload_sys::netlink::nldev::{RdmaChardev, RdmaNetnsMode};
@@ -18,10 +16,7 @@ use rustix::io::Errno;
 
 pub use ops::NetnsRdmaDevice;
 
-use super::lifecycle::{
-    ContainerDevice, ContainerDevices, HostNetns, MoveContext, MoveOps, MoveRequest, RestoreError,
-    ReturnedDevice,
-};
+use super::lifecycle::{MoveContext, MoveOps, MoveRequest, RestoreError, ReturnedDevice};
 use super::netns::Netns;
 use super::transit_name::{is_transit_name, transit_name};
 
@@ -29,15 +24,14 @@ use super::transit_name::{is_transit_name, transit_name};
 pub(crate) struct RdmaOps;
 
 impl MoveOps for RdmaOps {
-    const CLASS: Class = Class::Rdma;
     const WORD: &'static str = "rdma";
-    const NOUN: &'static str = "device";
     const NEEDS: &'static str = "it needs a rootful engine on the host, or RDMA's mode shared";
     type Saved = SavedRdma;
+    const TO_STATE: fn(SavedRdma) -> SavedState = SavedState::Rdma;
     type Observation = NetnsRdmaDevice;
 
-    fn check_movable(&self, host_netns: &Netns, _: &Netns, name: &str) -> Result<()> {
-        let mode = access::netns_mode(host_netns)
+    fn check_movable(context: &MoveContext<'_>, name: &str) -> Result<()> {
+        let mode = access::netns_mode(&context.host_netns)
             .with_context(|| format!("asking for the mode of rdma {name}"))?;
         if mode == Some(RdmaNetnsMode::Shared) {
             bail!(
@@ -49,11 +43,7 @@ impl MoveOps for RdmaOps {
     }
 
     /// Finds the device by name. `examine` fails if its PCI function differs.
-    fn find_requested(
-        &self,
-        netns: &Netns,
-        request: &MoveRequest<'_>,
-    ) -> Result<Option<NetnsRdmaDevice>> {
+    fn find_requested(netns: &Netns, request: &MoveRequest<'_>) -> Result<Option<NetnsRdmaDevice>> {
         let MoveRequest { name, pci, .. } = request;
         let device = list_all(netns, name)?.into_iter().find(|device| device.name == *name);
         if let Some(other) = device.as_ref().filter(|device| device.pci != Some(*pci)) {
@@ -69,67 +59,53 @@ impl MoveOps for RdmaOps {
     }
 
     fn examine(
-        &self,
         device: &NetnsRdmaDevice,
         request: &MoveRequest<'_>,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<(SavedRdma, Option<String>)> {
-        let warning = usage::check_interfaces(&context.host_netns.netns, device)?;
+        let warning = usage::check_interfaces(&context.host_netns, device)?;
         Ok((save_rdma(device, request, false), warning))
     }
 
     /// A program other than this one moved the device there, and moves it back.
-    fn stray_state(
-        &self,
-        device: &NetnsRdmaDevice,
-        request: &MoveRequest<'_>,
-    ) -> Result<SavedRdma> {
+    fn stray_state(device: &NetnsRdmaDevice, request: &MoveRequest<'_>) -> Result<SavedRdma> {
         Ok(save_rdma(device, request, true))
     }
 
     fn send(
-        &self,
-        container_device: &ContainerDevice<'_, Self>,
+        device: &NetnsRdmaDevice,
+        _: &MoveRequest<'_>,
         _: &SavedRdma,
-        context: &MoveContext<'_, Self>,
+        context: &MoveContext<'_>,
     ) -> Result<()> {
-        let device = &container_device.observation;
         // Checked here, since by now no container can have it open.
-        usage::check_users(&context.host_netns.netns, device)?;
+        usage::check_users(&context.host_netns, device)?;
         let moved =
-            access::move_device(&context.host_netns.netns, device.index, &context.container_netns);
+            access::move_device(&context.host_netns, device.index, &context.container_netns);
         check_moved(moved, "moving into the container", &device.name)
     }
 
-    fn downcast_saved(saved: &SavedState) -> Option<&SavedRdma> {
-        match saved {
-            SavedState::Rdma(saved) => Some(saved),
-            SavedState::Interface(_) | SavedState::Function(_) => None,
-        }
-    }
-
     /// A rebound driver gives the device another index, so it is found by its PCI function.
-    fn find(&self, netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
+    fn find(netns: &Netns, saved: &SavedRdma) -> Result<Option<NetnsRdmaDevice>> {
         Ok(list_all(netns, &saved.name)?.into_iter().find(|device| {
             let is_named = device.index == saved.index || device.name == saved.name;
             is_named && device.pci == Some(saved.pci)
         }))
     }
 
-    fn is_in_netns(&self, netns: &Netns, pci: PciAddress, _: &str) -> bool {
+    fn is_in_netns(netns: &Netns, pci: PciAddress, _: &str) -> bool {
         access::list_devices(netns).unwrap_or_default().iter().any(|device| device.pci == Some(pci))
     }
 
     fn move_home(
-        &self,
         from: &Netns,
         device: &NetnsRdmaDevice,
-        host_netns: &HostNetns<'_, Self>,
+        host_netns: &Netns,
         saved: &SavedRdma,
     ) -> Result<()> {
-        let moved = access::move_device(from, device.index, &host_netns.netns);
+        let moved = access::move_device(from, device.index, host_netns);
         // The namespace was destroyed, and the kernel moved the device first.
-        if moved.as_ref().is_err_and(is_gone) && self.find(from, saved)?.is_none() {
+        if moved.as_ref().is_err_and(is_gone) && Self::find(from, saved)?.is_none() {
             return Ok(());
         }
         check_moved(moved, "moving back to the host", &saved.name)
@@ -138,17 +114,13 @@ impl MoveOps for RdmaOps {
     /// Restores the name, which a process with CAP_NET_ADMIN in the container can change. If another device has the
     /// name, this one first gets a transit name: a container may have swapped the names of two devices, which would
     /// block each other.
-    fn restore(
-        &self,
-        returned: ReturnedDevice<'_, Self>,
-        host_netns: &HostNetns<'_, Self>,
-    ) -> Result<(), RestoreError> {
+    fn restore(returned: ReturnedDevice<'_, Self>, host_netns: &Netns) -> Result<(), RestoreError> {
         let ReturnedDevice { returning, observation: device } = returned;
         let SavedRdma { name: saved_name, pci, .. } = &returning.saved;
         if device.name == *saved_name {
             return Ok(());
         }
-        let rename = |name: &str| access::rename(&host_netns.netns, device.index, name);
+        let rename = |name: &str| access::rename(host_netns, device.index, name);
         let Err(source) = rename(saved_name) else {
             return Ok(());
         };
@@ -168,20 +140,21 @@ fn list_all(netns: &Netns, name: &str) -> Result<Vec<NetnsRdmaDevice>> {
     access::list_devices(netns).with_context(|| format!("looking for rdma {name}"))
 }
 
-/// Returns the nodes of a container's devices, each once. Read after the move, which recreates them with other numbers.
+/// Returns the nodes of a container's devices. Read after the move, which recreates them with other numbers.
 pub(super) fn collect_nodes(
-    container_devices: &ContainerDevices<'_, RdmaOps>,
+    container_netns: &Netns,
+    devices: &[(String, NetnsRdmaDevice)],
 ) -> Result<Vec<RdmaChardev>> {
     let mut nodes = Vec::new();
-    for (name, device) in container_devices.observations() {
-        let device_nodes = access::nodes(container_devices.container_netns(), device.index)
+    for (name, device) in devices {
+        let device_nodes = access::nodes(container_netns, device.index)
             .with_context(|| format!("looking for the nodes of rdma {name}"))?;
         if device_nodes.is_empty() {
             bail!("rdma {name} has no uverbs device; load the module ib_uverbs");
         }
         nodes.extend(device_nodes);
     }
-    Ok(deduplicate(nodes))
+    Ok(nodes)
 }
 
 fn save_rdma(
@@ -333,9 +306,8 @@ mod tests {
         let take = |refusal: Errno, found: &[NetnsRdmaDevice]| {
             let found = found.to_vec();
             install_rdma(Rc::new(Unmoved { refusal, found }));
-            let (netns, kind) = (netns(&host), &RdmaOps);
-            let from = self::netns(&container);
-            let taken = RdmaOps.move_home(&from, &seen, &HostNetns { netns, ops: kind }, &facts);
+            let (home, from) = (netns(&host), netns(&container));
+            let taken = RdmaOps::move_home(&from, &seen, &home, &facts);
             taken.map_err(|error| format!("{error:#}"))
         };
         let here = std::slice::from_ref(&seen);

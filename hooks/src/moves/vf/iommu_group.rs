@@ -1,78 +1,43 @@
 //! The IOMMU group of a virtual function. A container that opens the group has all functions in it.
 
-use std::ffi::OsStr;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
 use onload_core::device_id::DeviceId;
 use onload_core::vf_config::OWN_GROUPS;
-use onload_lease::users::{
-    FUNCTIONS, GROUPS, PCI_FUNCTIONS, describe_process, find_busy_group, find_group_user, try_open,
-};
-use onload_lease::{Leases, SavedState};
+use onload_lease::users::{PCI_FUNCTIONS, find_user, is_group_busy};
 use onload_sys::error::{Result, bail};
 use onload_sys::pci::PciAddress;
 use onload_sys::processes::Processes;
-use rustix::io::Errno;
 
 use super::access::host_path;
-use super::settings::{EndedSearch, VfAccess};
 use crate::decide::sysfs::list_names;
 use crate::moves::lifecycle::{DYING_TIMEOUT, PAUSE};
-use crate::record::lease::START_SEARCH_TIMEOUT;
 
-impl VfAccess {
-    /// Searches for users of all functions that have to return, without a lock, until the deadline.
-    pub(in crate::moves) fn search_all(mut self, leases: &Leases) -> Result<Self> {
-        for entry in leases.list()?.into_iter().filter(|entry| entry.is_returning) {
-            let record = entry.lease.as_ref().ok().and_then(|lease| lease.moved.as_ref());
-            if let Some(SavedState::Function(function)) = record.map(|record| &record.saved) {
-                let user = self.wait_until_unused(function.pci).map_err(|error| error.to_string());
-                self.searches.push(EndedSearch { entry, user });
-            }
-        }
-        // Any further search holds a lock.
-        self.search_deadline = None;
-        Ok(self)
+/// Finds the process that has a function open although its container has exited: descriptors can be passed on. A process
+/// that was killed closes late, so this waits. Fails if the search of /proc timed out.
+pub(in crate::moves) fn wait_until_unused(
+    device: &DeviceId,
+    deadline: Instant,
+) -> io::Result<Option<String>> {
+    let started = Instant::now();
+    let root = host_path("/");
+    // The kernel answers at once, while the search for the process that has a busy group open may use up the time.
+    while is_group_busy(&root, device) && started.elapsed() < DYING_TIMEOUT {
+        thread::sleep(PAUSE);
     }
-
-    /// Returns the result of the completed search if the lease has not changed, or of a short search.
-    pub(super) fn find_last_user(
-        &self,
-        leases: &Leases,
-        device: &DeviceId,
-        pci: PciAddress,
-    ) -> io::Result<Option<String>> {
-        if let Some(search) = self.searches.iter().find(|search| search.entry.device == *device)
-            && leases.list().is_ok_and(|entries| entries.contains(&search.entry))
-        {
-            return search.user.clone().map_err(|text| io::Error::new(ErrorKind::TimedOut, text));
+    let mut user = find_user(&root, device, &Processes::default(), deadline)?;
+    while user.is_some() && started.elapsed() < DYING_TIMEOUT {
+        thread::sleep(PAUSE);
+        match find_user(&root, device, &Processes::default(), deadline) {
+            Ok(found) => user = found,
+            // The search timed out for a process that had it open a moment ago.
+            Err(_) => break,
         }
-        self.wait_until_unused(pci)
     }
-
-    /// Finds the process that has a function open although its container has exited: descriptors can be passed on. A process
-    /// that was killed closes late, so this waits. Fails if the search of /proc timed out.
-    pub(super) fn wait_until_unused(&self, pci: PciAddress) -> io::Result<Option<String>> {
-        let deadline = self.search_deadline.unwrap_or(Instant::now() + START_SEARCH_TIMEOUT);
-        let started = Instant::now();
-        // The kernel answers at once, while the search for the process that has a busy group open may use up the time.
-        while find_busy_group(&groups(pci)).is_some() && started.elapsed() < DYING_TIMEOUT {
-            thread::sleep(PAUSE);
-        }
-        let mut user = find_user(pci, deadline)?;
-        while user.is_some() && started.elapsed() < DYING_TIMEOUT {
-            thread::sleep(PAUSE);
-            match find_user(pci, deadline) {
-                Ok(found) => user = found,
-                // The search timed out for a process that had it open a moment ago.
-                Err(_) => break,
-            }
-        }
-        Ok(user)
-    }
+    Ok(user)
 }
 
 /// Fails if the group has another function, which the container would get without its being set up.
@@ -86,40 +51,6 @@ pub(super) fn check_alone(pci: PciAddress) -> Result<()> {
     Ok(())
 }
 
-/// Returns the nodes of a function's group, with and without an IOMMU.
-fn groups(pci: PciAddress) -> Vec<PathBuf> {
-    let function_dir = host_path(PCI_FUNCTIONS).join(pci.to_string());
-    let link = std::fs::read_link(function_dir.join("iommu_group")).ok();
-    let Some(number) = link.as_deref().and_then(Path::file_name).and_then(OsStr::to_str) else {
-        return Vec::new();
-    };
-    let nodes = host_path(GROUPS);
-    vec![nodes.join(number), nodes.join(format!("noiommu-{number}"))]
-}
-
-/// Finds the user of a function. Opening a group that is in use fails (drivers/vfio/group.c,
-/// `vfio_group_fops_open`), whether a process has the group open or has bound a function's node. A function's node
-/// that is open and not yet bound does not make the group busy and can be opened any number of times, so only /proc
-/// shows it.
-fn find_user(pci: PciAddress, deadline: Instant) -> io::Result<Option<String>> {
-    let function_dir = host_path(PCI_FUNCTIONS).join(pci.to_string());
-    let (processes, groups) = (Processes::default(), groups(pci));
-    if let Some(user) = find_group_user(&groups, &processes, deadline) {
-        return Ok(Some(user));
-    }
-    // Without CAP_SYS_RAWIO, opening a group without IOMMU does not show whether it is in use.
-    let mut nodes: Vec<PathBuf> =
-        groups.into_iter().filter(|group| try_open(group) == Err(Errno::PERM)).collect();
-    for entry in std::fs::read_dir(function_dir.join("vfio-dev")).into_iter().flatten() {
-        nodes.push(host_path(FUNCTIONS).join(entry?.file_name()));
-    }
-    for node in nodes {
-        if let Some(opener) = processes.find_opener(&node, deadline)? {
-            return Ok(Some(describe_process(opener)));
-        }
-    }
-    Ok(None)
-}
 /// Returns another function of the group that is a virtual function or bound to vfio.
 fn find_other_in_group(functions: &Path, pci: PciAddress) -> Option<PciAddress> {
     let group = functions.join(pci.to_string()).join("iommu_group/devices");

@@ -1,9 +1,7 @@
 //! Sets up a virtual function for a container and restores it.
 
-use std::time::{Duration, Instant};
-
 use onload_core::vf_config::VfConfig;
-use onload_lease::{LeaseEntry, SavedVf};
+use onload_lease::SavedVf;
 use onload_sys::error::{Context as _, Result, bail, error};
 use onload_sys::netlink::vf::{VfChange, VfSettings};
 use onload_sys::pci::PciAddress;
@@ -11,31 +9,6 @@ use onload_sys::pci::PciAddress;
 use super::access::{VirtualFunction, apply_change, find};
 use crate::moves::lifecycle::RestoreError;
 use crate::moves::netns::Netns;
-
-/// How virtual functions are found and configured.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct VfAccess {
-    /// Deadline for searching /proc for processes that have a function open. `None` if each search has its own time
-    /// limit, that of a container's start.
-    pub(in crate::moves) search_deadline: Option<Instant>,
-    /// Completed searches.
-    pub(in crate::moves) searches: Vec<EndedSearch>,
-}
-
-/// The result of a long search for a process that has a function open. The search runs without the device's lock, so
-/// that no container waits for it. While the lease is `returning`, no further process can open the function.
-#[derive(Clone, Debug)]
-pub(in crate::moves) struct EndedSearch {
-    pub(super) entry: LeaseEntry,
-    pub(super) user: Result<Option<String>, String>,
-}
-
-impl VfAccess {
-    /// Limits the searches for all functions together to `timeout`.
-    pub(in crate::moves) fn searching_for(timeout: Duration) -> Self {
-        VfAccess { search_deadline: Some(Instant::now() + timeout), searches: Vec::new() }
-    }
-}
 
 /// Checks everything that may fail before changing anything.
 pub(in crate::moves) fn examine(
@@ -133,6 +106,7 @@ fn differences(
     let vf = find(host_netns, pci)?;
     Ok(vf.map_or_else(Vec::new, |vf| expected.differences(&vf.settings)))
 }
+
 fn list(changes: &[VfChange]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
