@@ -641,7 +641,7 @@ pub(crate) struct ExitedContainer<'a> {
 impl ExitedContainer<'_> {
     /// Returns the network namespace's file that config.json names.
     fn network_namespace(&self) -> Option<PathBuf> {
-        config_file::network_namespace(&self.bundle)
+        config_file::network_namespace(self.bundle)
     }
 }
 
