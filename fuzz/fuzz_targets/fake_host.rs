@@ -104,8 +104,4 @@ impl HostView for FakeHost {
     fn library_summary(&self, _: &str) -> Option<ElfSummary> {
         Some(ElfSummary::default())
     }
-
-    fn user_map(&self, _: u32) -> Option<String> {
-        None
-    }
 }

@@ -159,8 +159,4 @@ impl HostView for ExplainHost<'_> {
     fn library_summary(&self, path: &str) -> Option<ElfSummary> {
         self.this_host.library_summary(path)
     }
-
-    fn user_map(&self, pid: u32) -> Option<String> {
-        self.this_host.user_map(pid)
-    }
 }

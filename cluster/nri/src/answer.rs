@@ -82,21 +82,22 @@ impl AnswerBuilder<'_> {
     }
 
     fn build_by_edits(&self) -> Result<ContainerAdjustment> {
-        let edits = &self.adjustment.edits;
-        if let Some(other) = edits.others.first() {
+        let adjustment = self.adjustment;
+        if let Some(other) = adjustment.others.first() {
             let remedy = if self.runtime.features.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
             return Err(self.refusal_error(&format!("{other} of a specification"), remedy));
         }
         if !self.runtime.features.is_whole {
             return self.variables_and_mounts();
         }
-        let devices = edits.nodes.iter().map(|node| self.device(node)).collect::<Result<_>>()?;
+        let devices =
+            adjustment.nodes.iter().map(|node| self.device(node)).collect::<Result<_>>()?;
         let (rlimits, by_hooks) = self.limits()?;
-        let limit_hooks: &[_] = if by_hooks { &edits.limit_hooks } else { &[] };
-        let hooks = hooks_by_stage(edits.hooks.iter().chain(limit_hooks))
+        let limit_hooks: &[_] = if by_hooks { &adjustment.limit_hooks } else { &[] };
+        let hooks = hooks_by_stage(adjustment.hooks.iter().chain(limit_hooks))
             .map_err(|stage| self.refusal_error(&format!("hooks of stage {stage}"), USE_HANDLER))?;
         Ok(ContainerAdjustment {
-            mounts: edits.mounts.iter().map(mount).collect(),
+            mounts: adjustment.mounts.iter().map(mount).collect(),
             env: self.env(),
             hooks,
             linux: self.linux(devices),
@@ -106,15 +107,15 @@ impl AnswerBuilder<'_> {
     }
 
     fn variables_and_mounts(&self) -> Result<ContainerAdjustment> {
-        let (adjustment, edits) = (self.adjustment, &self.adjustment.edits);
-        let what = if let Some(node) = edits.nodes.first() {
+        let adjustment = self.adjustment;
+        let what = if let Some(node) = adjustment.nodes.first() {
             format!("device node {}", node.path)
-        } else if !edits.hooks.is_empty() {
+        } else if !adjustment.hooks.is_empty() {
             "hooks".to_owned()
         } else if let Some(limit) = adjustment.limits.first() {
             limit.type_.clone()
         } else {
-            let mounts = edits.mounts.iter().map(|mount| self.read_only_mount(mount));
+            let mounts = adjustment.mounts.iter().map(|mount| self.read_only_mount(mount));
             return Ok(ContainerAdjustment {
                 env: self.env(),
                 mounts: mounts.collect::<Result<_, _>>()?,
@@ -143,7 +144,7 @@ impl AnswerBuilder<'_> {
     /// variable that two plugins set, unless the later plugin removes it first by a `-` before its name
     /// (pkg/adaptation/result.go, `adjustEnv`).
     fn env(&self) -> Vec<KeyValue> {
-        let env = self.adjustment.edits.env.iter().flat_map(|(key, value)| {
+        let env = self.adjustment.env.iter().flat_map(|(key, value)| {
             let removed = (key == LD_PRELOAD).then(|| (format!("-{key}"), String::new()));
             removed.into_iter().chain([(key.clone(), value.clone())])
         });
@@ -161,8 +162,8 @@ impl AnswerBuilder<'_> {
             });
             return Ok((limits.collect(), false));
         }
-        let edits = &self.adjustment.edits;
-        let mut hooks = edits.hooks.iter().chain(&edits.limit_hooks);
+        let adjustment = self.adjustment;
+        let mut hooks = adjustment.hooks.iter().chain(&adjustment.limit_hooks);
         let has_hook = hooks.any(|(_, hook)| {
             let arguments = HookArguments::from_command(&hook.args);
             arguments.is_some_and(|(_, arguments)| arguments.memlock.is_some())

@@ -90,8 +90,8 @@ fn decide(
         payload: answer.encode_to_vec(),
         choice: adjustment.choice,
         reservation: None,
-        granted: Some(format!("{description}: given {}", adjustment.granted)),
-        warnings: lines(adjustment.warnings),
-        reasons: lines(adjustment.reasons),
+        granted: Some(format!("{description}: given {}", adjustment.report.granted)),
+        warnings: lines(adjustment.report.warnings),
+        reasons: lines(adjustment.report.reasons),
     })
 }

@@ -100,6 +100,14 @@ pub enum Memlock {
 }
 
 impl Memlock {
+    /// Returns the bytes, or `None` for no limit.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Memlock::Unlimited => None,
+            Memlock::Bytes(bytes) => Some(bytes),
+        }
+    }
+
     /// Parses a limit from the configuration: `unlimited`, or a number of bytes with an optional
     /// suffix `K`, `M`, `G` or `T`, or `Ki` and so on, for powers of 1024.
     pub fn from_setting(text: &str) -> Result<Memlock> {

@@ -20,6 +20,7 @@ use super::filter::{APPLYING, Filter, FilterOutcome};
 use super::scan::ScanScope;
 use crate::decide::host_view::{HostView, Privilege};
 use crate::decide::pools::{PoolChoice, Pools};
+use crate::decide::report::ContainerReport;
 use crate::decide::subject::{CONFIG_JSON, ContainerRef};
 use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision, cpuset};
@@ -30,27 +31,13 @@ pub const LD_PRELOAD: &str = "LD_PRELOAD";
 const LIMITS: [&str; 2] = ["RLIMIT_MEMLOCK", "RLIMIT_NOFILE"];
 
 /// The changes to a container's configuration beyond those of its engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Adjustment {
     /// The place of the request, for messages.
     pub keys: String,
-    /// The devices' qualified names, if they say all of `edits`; an engine that resolves such names needs
-    /// only them and the limits.
+    /// The devices' qualified names, if they say all edits; an engine that resolves such names needs only them and
+    /// the limits.
     pub names: Option<Vec<String>>,
-    pub edits: AdjustmentEdits,
-    /// The limits that change.
-    pub limits: Vec<Rlimit>,
-    pub hugepage_limits: Vec<HugepageLimit>,
-    pub granted: String,
-    pub warnings: Vec<String>,
-    pub reasons: Vec<String>,
-    /// The devices that were chosen of pools, and are not reserved yet.
-    pub choice: Option<PoolChoice>,
-}
-
-/// Edits in parts that an engine can be told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AdjustmentEdits {
     pub env: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub nodes: Vec<ContainerNode>,
@@ -59,6 +46,12 @@ pub struct AdjustmentEdits {
     pub limit_hooks: Vec<(HookName, Hook)>,
     /// The kinds of edits that a specification has beyond these, as CDI calls them.
     pub others: Vec<&'static str>,
+    /// The limits that change.
+    pub limits: Vec<Rlimit>,
+    pub hugepage_limits: Vec<HugepageLimit>,
+    pub report: ContainerReport,
+    /// The devices that were chosen of pools, and are not reserved yet.
+    pub choice: Option<PoolChoice>,
 }
 
 /// A device node in the container: always a character device.
@@ -114,7 +107,7 @@ pub fn adjust(
 fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjustment> {
     let mut decision = filter.decide(config, &|_| false)?;
     let (keys, memlock) = (decision.keys.clone(), decision.memlock);
-    let granted = std::mem::take(&mut decision.granted);
+    filter.outcome.report.granted = std::mem::take(&mut decision.granted);
     let reason =
         if request::is_pod_container(config) { cpuset::POD_REASON } else { cpuset::NRI_REASON };
     let not_set = cpuset::not_set_warning(&decision.placements, reason);
@@ -127,18 +120,16 @@ fn build_adjustment(filter: &mut Filter<'_>, config: &OciConfig) -> Result<Adjus
     let limits = changed_limits(config, &limited).context(CONFIG_JSON)?;
     let hugepage_limits = changed_hugepage_limits(config, &limited).context(CONFIG_JSON)?;
     let nodes = to_container_nodes(&devices, config).context(CONFIG_JSON)?;
-    let edits = split_edits(edits)?;
-    let report = std::mem::take(&mut filter.outcome.report);
+    let split = split_edits(edits)?;
     Ok(Adjustment {
         keys,
         names: names.filter(|names| !names.is_empty()),
-        edits: AdjustmentEdits { nodes, ..edits },
+        nodes,
         limits,
         hugepage_limits,
-        granted,
-        warnings: report.warnings,
-        reasons: report.reasons,
+        report: std::mem::take(&mut filter.outcome.report),
         choice: filter.outcome.choice.take(),
+        ..split
     })
 }
 
@@ -164,7 +155,8 @@ fn qualified_names(
     Ok(names.filter(|_| is_free))
 }
 
-fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
+/// Returns the edits, except nodes, in parts that an engine can be told.
+fn split_edits(edits: ContainerEdits) -> Result<Adjustment> {
     validate_edits(&edits).map_err(InjectError::from).context(APPLYING)?;
     let mut others = Vec::new();
     for (kind, is_there) in [
@@ -185,8 +177,8 @@ fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
         .into_iter()
         .filter_map(|hook| Some((hook.hook_name.parse::<HookName>().ok()?, hook)))
         .partition(|(_, hook)| is_limit_hook(hook));
-    let (mounts, nodes) = (edits.mounts, Vec::new());
-    Ok(AdjustmentEdits { env, mounts, nodes, hooks, limit_hooks, others })
+    let mounts = edits.mounts;
+    Ok(Adjustment { env, mounts, hooks, limit_hooks, others, ..Adjustment::default() })
 }
 
 /// Returns whether a hook is redundant: the limit is part of the adjustment, and the nodes were just checked. An engine

@@ -1,7 +1,7 @@
 //! A bundle's `config.json`: read once, then replaced completely or not at all.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,13 @@ use onload_core::container_id::ContainerId;
 use onload_sys::error::{Context, Result, bail};
 use onload_sys::fs::atomic::TempFile;
 use onload_sys::fs::attributes;
-use onload_sys::fs::regular::read_sized;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::scan::{self, MAX_BYTES, ScanResult, ScanScope};
+use super::decision_input::into_text;
+use super::scan::{self, ScanResult, ScanScope};
+use crate::decide::subject::CONFIG_JSON;
 
 #[derive(Debug)]
 pub(crate) struct OciConfigFile {
@@ -117,14 +118,16 @@ impl OciConfigFile {
     }
 }
 
+/// Reads the configuration of a bundle, whatever it requests.
+pub(crate) fn read_config(bundle: &Path) -> Result<OciConfig> {
+    let scan_result = OciConfigFile::open(bundle, None)?.scan(ScanScope::Annotations)?;
+    OciConfig::parse_text(into_text(scan_result.kept)?).context(CONFIG_JSON)
+}
+
 /// The file of the network namespace that a container joins; `None` if it gets a new one, or the
 /// configuration is gone.
-pub(crate) fn network_namespace(config: &Path) -> Option<PathBuf> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = File::from(rustix::fs::open(config, flags, Mode::empty()).ok()?);
-    let metadata = file.metadata().ok().filter(Metadata::is_file)?;
-    let size = usize::try_from(metadata.len()).unwrap_or_default();
-    let config = OciConfig::parse(&read_sized(file, size, MAX_BYTES).ok()?).ok()?;
+pub(crate) fn network_namespace(bundle: &Path) -> Option<PathBuf> {
+    let config = read_config(bundle).ok()?;
     let paths = config.namespace_paths("network").ok()?;
     let path = PathBuf::from(paths.into_iter().next()?);
     Some(path).filter(|path| path.is_absolute())
@@ -254,7 +257,7 @@ mod tests {
         let config = bundle.path().join("config.json");
         let named = |json: &str| {
             fs::write(&config, json).unwrap();
-            network_namespace(&config)
+            network_namespace(bundle.path())
         };
         let json = r#"{"ociVersion":"1.0.2","linux":{"resources":{},"namespaces":[{"type":"pid"},
             {"type":"network","path":"/run/netns/a"}]}}"#;

@@ -15,8 +15,10 @@ use onload_cdi::oci::{
 use onload_cdi::{ContainerEdits, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload, RootWithOnload};
+use onload_core::device_id::DeviceId;
 use onload_core::policy::HostRootAccess;
 use onload_core::request::{self, Origin, Request};
+use onload_core::token::Token;
 use onload_sys::error::{Context, Result, bail};
 
 use super::decision_input::DecisionInput;
@@ -28,11 +30,11 @@ use crate::decide::pools::{PoolChoice, Pools, Reservation};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice};
 use crate::decide::report::ContainerReport;
 use crate::decide::root_access::{self, CAP_SETUID};
-use crate::decide::subject::{CONFIG_JSON, ContainerRef, DecisionSubject, TicketUse};
+use crate::decide::subject::{CONFIG_JSON, ContainerRef, DecisionSubject};
 use crate::decide::verified_node::VerifiedNode;
 use crate::decide::{self, Decision, cpuset, variable};
 use crate::image::overmount::{Overmount, Overmounts};
-use crate::image::preload::{HostFile, PreloadContext, PreloadEdits};
+use crate::image::preload::{self, HostFile, PreloadContext};
 use crate::image::{self, rdma_libraries};
 use onload_sys::fs::container_root::ContainerRoot;
 
@@ -41,7 +43,7 @@ const CAP_IPC_LOCK: &str = "CAP_IPC_LOCK";
 /// Context of failures to apply CDI edits.
 pub(crate) const APPLYING: &str = "applying the specifications";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct FilterOutcome {
     /// The new configuration; `None` if it is unchanged.
     pub config: Option<Vec<u8>>,
@@ -117,7 +119,7 @@ pub(super) struct Filter<'a> {
     pub(super) settings: HookSettings,
     pub(super) privilege: Privilege,
     pub(super) request: Request,
-    pub(super) tickets: Vec<TicketUse>,
+    pub(super) tickets: Vec<(DeviceId, Token)>,
     pub(super) outcome: FilterOutcome,
 }
 
@@ -259,8 +261,7 @@ impl Filter<'_> {
             privilege: self.privilege,
             host: self.host,
         };
-        let preload = PreloadEdits::new(choice, edits, config, &context)
-            .and_then(|mut preload| preload.apply(edits, config).map(|()| preload))
+        let preload = preload::apply(choice, edits, config, &context)
             .with_context(|| self.request_keys(&[Class::Nic]))?;
         self.outcome.file = preload.file;
         self.outcome.report.warnings.extend(preload.report.warnings);
@@ -342,11 +343,10 @@ impl Filter<'_> {
         memlock: Option<Memlock>,
     ) -> Result<(), OciConfigError> {
         const NAME: &str = "RLIMIT_MEMLOCK";
-        let memlock_bytes = match memlock {
-            None => return Ok(()),
-            Some(Memlock::Unlimited) => u64::MAX,
-            Some(Memlock::Bytes(bytes)) => bytes,
+        let Some(memlock) = memlock else {
+            return Ok(());
         };
+        let memlock_bytes = memlock.bytes().unwrap_or(u64::MAX);
         let hard_limit = self.privilege.memlock_hard.unwrap_or(u64::MAX);
         let reachable = if self.privilege.may_raise_limits {
             memlock_bytes

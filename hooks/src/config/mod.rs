@@ -6,6 +6,5 @@ pub(crate) mod config_file;
 pub(crate) mod decision_input;
 pub mod filter;
 mod net_devices;
-pub(crate) mod node_entries;
 pub mod scan;
 pub mod state;

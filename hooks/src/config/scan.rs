@@ -11,7 +11,7 @@ use std::io::{self, Read};
 // hypervisor and takes longer than searching most configurations. SSE2 is part of the architecture.
 #[cfg(target_arch = "x86_64")]
 use memchr::arch::x86_64::sse2;
-use memchr::{memchr_iter, memchr2_iter, memmem};
+use memchr::{memchr2_iter, memmem};
 use onload_core::request::{DOMAIN, VARIABLE};
 use onload_sys::fs::regular::read_sized;
 
@@ -74,11 +74,16 @@ fn has_net_devices_key(json: &[u8]) -> bool {
             && middle.eq_ignore_ascii_case(b"ice")
             && ends.iter().any(|one| end.starts_with(one))
     };
+    any_position(json, [b'v', b'V'], is_key)
+}
+
+/// Whether any position of one of two bytes matches.
+fn any_position(json: &[u8], [one, other]: [u8; 2], is_match: impl FnMut(usize) -> bool) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Some(finder) = sse2::memchr::Two::new(b'v', b'V') {
-        return finder.iter(json).any(is_key);
+    if let Some(finder) = sse2::memchr::Two::new(one, other) {
+        return finder.iter(json).any(is_match);
     }
-    memchr2_iter(b'v', b'V', json).any(is_key)
+    memchr2_iter(one, other, json).any(is_match)
 }
 
 fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
@@ -90,11 +95,7 @@ fn has_escaped_letter(json: &[u8], with_variable: bool) -> bool {
                 || with_variable && VARIABLE.contains(letter)
         })
     };
-    #[cfg(target_arch = "x86_64")]
-    if let Some(finder) = sse2::memchr::One::new(b'\\') {
-        return finder.iter(json).any(is_ours);
-    }
-    memchr_iter(b'\\', json).any(is_ours)
+    any_position(json, [b'\\'; 2], is_ours)
 }
 
 /// The character of an escape `\uXXXX`.

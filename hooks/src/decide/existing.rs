@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use onload_cdi::oci::{DeviceRule, OciConfig, OciConfigError, OciHook};
-use onload_cdi::{ContainerEdits, DeviceNode, Hook, HookName, Mount, deduplicate};
+use onload_cdi::oci::{HostNode, MountEntry, OciConfig, OciConfigError, OciHook};
+use onload_cdi::{ContainerEdits, Hook, HookName, Mount, deduplicate};
 use onload_core::hook_arguments::HookArguments;
 
 use super::verified_node::VerifiedNode;
@@ -34,6 +34,11 @@ pub(crate) fn has_mount(config: &OciConfig, mount: &Mount) -> bool {
     })
 }
 
+pub(crate) fn is_bind(mount: &MountEntry) -> bool {
+    mount.type_() == "bind"
+        || mount.options().into_iter().any(|option| option == "bind" || option == "rbind")
+}
+
 pub(crate) fn drop_held_hooks(
     hooks: &mut Vec<Hook>,
     config: &OciConfig,
@@ -59,40 +64,25 @@ fn is_check_only(hook: &Hook) -> bool {
     })
 }
 
-/// Which of the nodes the configuration already has, with a rule that allows the wanted access.
+/// Which of the nodes the configuration already has, with rules that allow the wanted access.
 fn find_present_nodes(
     devices: &[VerifiedNode],
     config: &OciConfig,
 ) -> Result<Vec<bool>, OciConfigError> {
-    let is_of = |device: &VerifiedNode, major: i64, minor: i64| {
-        (i64::from(device.host_node.major), i64::from(device.host_node.minor)) == (major, minor)
-    };
-    let mut has_node = vec![false; devices.len()];
-    config.each_device(|device_entry| {
-        if device_entry.type_ == "c" {
-            for (has_node, device) in has_node.iter_mut().zip(devices) {
-                *has_node |= is_of(device, device_entry.major, device_entry.minor)
-                    && device_entry.path == device.path();
-            }
+    let mut is_present = vec![false; devices.len()];
+    config.each_device(|entry| {
+        for (is_present, device) in is_present.iter_mut().zip(devices) {
+            let HostNode { major, minor, .. } = device.host_node;
+            *is_present |= entry.type_ == "c"
+                && entry.path == device.path()
+                && (entry.major, entry.minor) == (major.into(), minor.into());
         }
     })?;
-    let mut has_rule = vec![false; devices.len()];
-    for rule in config.device_rules()? {
-        if let (true, Some("c"), Some(major), Some(minor)) =
-            (rule.allow, rule.type_.as_deref(), rule.major, rule.minor)
-        {
-            for (has_rule, device) in has_rule.iter_mut().zip(devices) {
-                *has_rule |= is_of(device, major, minor) && allows_access(&rule, &device.node);
-            }
+    if is_present.contains(&true) {
+        let rules = config.device_rules()?;
+        for (is_present, device) in is_present.iter_mut().zip(devices) {
+            *is_present &= device.rule().is_ok_and(|rule| rule.is_granted_by(&rules));
         }
     }
-    let both = has_node.iter().zip(has_rule);
-    Ok(both.map(|(node, rule)| *node && rule).collect())
-}
-
-/// Whether a rule allows all the access that a node needs.
-fn allows_access(rule: &DeviceRule, node: &DeviceNode) -> bool {
-    let access = node.permissions.as_deref().filter(|access| !access.is_empty()).unwrap_or("rwm");
-    let granted = rule.access.as_deref().unwrap_or_default();
-    access.chars().all(|letter| granted.contains(letter))
+    Ok(is_present)
 }

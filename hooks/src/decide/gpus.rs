@@ -9,14 +9,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use onload_cdi::oci::{MountEntry, NodeKind, NodeLookup, OciConfig, OciConfigError};
+use onload_cdi::oci::{NodeKind, NodeLookup, OciConfig, OciConfigError};
 use onload_core::nearness::Nearness;
 use onload_core::pool::Pool;
 use onload_core::{gpu_name, kfd};
 use onload_sys::error::{Context, Result, bail};
 use onload_sys::pci::PciAddress;
-use onload_sys::text::{Quoted, ShortList, parse_decimal};
+use onload_sys::text::{Quoted, parse_decimal};
 
+use super::existing::is_bind;
 use super::sysfs::{Sysfs, list_names, pci_function};
 
 /// The variable of NVIDIA's container toolkit (`internal/config/image/cuda_image.go`). Many images
@@ -33,7 +34,7 @@ const DRM: i64 = 226;
 const MAX_GPUS: usize = 1024;
 
 const ONE_GPU_REMEDY: &str = "give it one, for example with --device nvidia.com/gpu=0 or --gpus \
-    device=0, or request a device by name";
+    device=0, or request a device by name; if it has one, run `onload-ctk cdi generate`";
 
 /// The GPUs that a container may have, and the GPUs of the host's drivers.
 #[derive(Debug)]
@@ -167,17 +168,8 @@ impl ContainerGpus {
         }
         let value = match self.visible.as_str() {
             // No GPU. With "none" NVIDIA still mounts the driver's libraries.
-            "" | "void" | "none" if self.listed.is_empty() => {
-                bail!("the container has no GPU; {ONE_GPU_REMEDY}")
-            }
             "" | "void" | "none" => {
-                let others: Vec<String> = self.listed.iter().map(ToString::to_string).collect();
-                bail!(
-                    "the container has no GPU, only nodes of {}, which are no GPU in any \
-                     specification; {ONE_GPU_REMEDY}, and where that is a GPU run `onload-ctk cdi \
-                     generate`",
-                    ShortList(&others)
-                )
+                bail!("the container has no GPU; {ONE_GPU_REMEDY}")
             }
             value if value.len() > MAX_VALUE_BYTES => {
                 bail!("{VARIABLE} of the container has more than {MAX_VALUE_BYTES} bytes")
@@ -246,14 +238,11 @@ impl ContainerGpus {
             .collect();
         match divided[..] {
             [gpu] => Ok(gpu.address),
-            [] => bail!(
-                "{} is a slice, but /proc/driver/nvidia/capabilities lists none",
-                Quoted(word)
-            ),
             _ => bail!(
-                "{} does not identify its GPU among several with slices; use the numbers of GPU \
-                 and slice, such as 0:1",
-                Quoted(word)
+                "{} does not identify its GPU: /proc/driver/nvidia/capabilities lists slices of {} \
+                 GPUs; use the numbers of GPU and slice, such as 0:1",
+                Quoted(word),
+                divided.len()
             ),
         }
     }
@@ -272,11 +261,6 @@ impl ContainerGpus {
     fn numbered_gpus(&self) -> impl Iterator<Item = &NvidiaGpu> {
         self.nvidia_gpus.iter().filter(|gpu| !gpu.is_excluded)
     }
-}
-
-fn is_bind(mount: &MountEntry) -> bool {
-    mount.type_() == "bind"
-        || mount.options().into_iter().any(|option| option == "bind" || option == "rbind")
 }
 
 /// Reads the GPUs in /proc/driver/nvidia/gpus, by address.
@@ -321,18 +305,7 @@ fn partition_gpus(partitions: &BTreeSet<u32>, sysfs: &Sysfs) -> Result<Vec<PciAd
     if known_gpus.is_empty() {
         bail!("{}: amdkfd lists no GPU in /sys/{}", context(first), kfd::NODES);
     }
-    let mut gpus = Vec::new();
-    for minor in partitions {
-        let Some(gpu) = known_gpus.get(minor) else {
-            continue;
-        };
-        let function = Path::new("bus/pci/devices").join(gpu.to_string());
-        if !sysfs.root().join(function).exists() {
-            bail!("{}: amdkfd reports {gpu}, which is not a PCI function", context(minor));
-        }
-        gpus.push(*gpu);
-    }
-    Ok(gpus)
+    Ok(partitions.iter().filter_map(|minor| known_gpus.get(minor).copied()).collect())
 }
 
 /// Finds a field such as `Device Minor: \t 3`.
@@ -597,9 +570,6 @@ mod tests {
         says("class/kfd/kfd/topology/nodes\": No such file");
         host.kfd(0, 0);
         says("amdkfd lists no GPU in /sys/class/kfd/kfd/topology/nodes");
-        // Early kernels have the partition's number in the function's (`kfd_topology_add_device`).
-        host.kfd(130, LOCATION | 2);
-        says("amdkfd reports 0000:33:00.2, which is not a PCI function");
         host.0.directory("/sys/class/kfd/kfd/topology/nodes/7");
         says("nodes/7/properties\": No such file");
     }
@@ -665,6 +635,8 @@ mod tests {
         for config in [
             json!({}),
             with(&[], &[(195, 255), (1, 3)]),
+            // A display that is no GPU.
+            with(&[], &[(226, 129)]),
             with(&["void"], &[]),
             with(&["none"], &[]),
             with(&["all", ""], &[]),
@@ -679,9 +651,6 @@ mod tests {
                 "{config}: {message}"
             );
         }
-        let cpu = error_text(&host.order(&with(&[], &[(226, 129)])));
-        let begins = "the container has no GPU, only nodes of 0000:00:02.0, which are no GPU";
-        assert!(cpu.starts_with(begins), "{cpu}");
     }
 
     #[test]
@@ -702,7 +671,7 @@ mod tests {
             ("nvidia.com/gpu=0", "\"nvidia.com/gpu=0\" is no GPU"),
             ("a\nb", "\"a\\nb\" is no GPU"),
             ("MIG-GPU-cccc/1/0", "\"MIG-GPU-cccc/1/0\" is no GPU"),
-            ("MIG-0f0f", "is a slice, but /proc/driver/nvidia/capabilities lists none"),
+            ("MIG-0f0f", "lists slices of 0 GPUs"),
         ] {
             let message = host.refusal(value);
             assert!(message.starts_with(VARIABLE), "{message}");
@@ -711,7 +680,7 @@ mod tests {
         host.divide(0);
         host.divide(1);
         let message = host.refusal("MIG-0f0f");
-        assert!(message.contains("among several with slices"), "{message}");
+        assert!(message.contains("lists slices of 2 GPUs"), "{message}");
         assert!(message.ends_with("such as 0:1"), "{message}");
     }
 

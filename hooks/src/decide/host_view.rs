@@ -1,12 +1,14 @@
 //! The facts about this host that the entry points need. They read nothing else of it.
 
 use std::cell::OnceCell;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use onload_cdi::oci::{HostNode, HostNodes, NodeLookup};
+use onload_cdi::{Hook, HookName};
 use onload_core::class::Class;
 use onload_core::config::{CONFIG_PATH, HookConfig, LogConfig, OnIncompatible};
+use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::PRELOAD_FILE;
 use onload_lease::drain::DrainList;
 use onload_sys::elf::{self, ElfSummary};
@@ -26,10 +28,6 @@ use super::sysfs::Sysfs;
 /// Maximum size of a configuration file.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
-/// Maximum size of a uid_map. It has at most 340 lines (user_namespaces(7)). A truncated line does
-/// not parse.
-const MAX_MAP_BYTES: u64 = 16 * 1024;
-
 /// Inode of /proc/self/ns/user in the initial user namespace (include/linux/proc_ns.h,
 /// `PROC_USER_INIT_INO`).
 const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
@@ -46,6 +44,17 @@ pub struct HookSettings {
 }
 
 impl HookSettings {
+    /// Returns our hook for a stage, without arguments.
+    pub(crate) fn own_hook(&self, stage: HookName) -> Hook {
+        Hook {
+            hook_name: stage.into(),
+            path: self.config.cdi.hook_path.display().to_string(),
+            args: vec![PROGRAM.to_owned(), stage.as_str().to_owned()],
+            env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],
+            timeout: Some(10),
+        }
+    }
+
     /// Rejects a container whose programs cannot load a library, or returns a warning, as the
     /// operator chose.
     pub(crate) fn refuse_or_warn(&self, what: &str, why: &str, remedy: &str) -> Result<String> {
@@ -95,10 +104,6 @@ pub trait HostView: NodeLookup {
 
     /// Returns the dependencies of a library on the host. Returns `None` if it cannot be read.
     fn library_summary(&self, path: &str) -> Option<ElfSummary>;
-
-    /// Returns how the user namespace of a process maps users to those of this host, in the form of
-    /// /proc/PID/uid_map. Returns `None` if that cannot be read.
-    fn user_map(&self, pid: u32) -> Option<String>;
 }
 
 #[derive(Debug)]
@@ -278,13 +283,6 @@ impl HostView for LocalHost {
     fn library_summary(&self, path: &str) -> Option<ElfSummary> {
         let library = self.trusted.open(Path::new(path)).ok()?;
         elf::summarize_file(&library.file, library.size()).ok()
-    }
-
-    fn user_map(&self, pid: u32) -> Option<String> {
-        let file = std::fs::File::open(self.path(format!("/proc/{pid}/uid_map"))).ok()?;
-        let mut text = String::new();
-        file.take(MAX_MAP_BYTES).read_to_string(&mut text).ok()?;
-        Some(text)
     }
 }
 

@@ -39,7 +39,6 @@ use pools::{PoolChoice, Pools};
 use preload_choice::PreloadChoice;
 use specs::OnloadSpecs;
 use subject::{CONFIG_JSON, DecisionSubject};
-use sysfs::Sysfs;
 use verified_node::VerifiedNode;
 
 /// The devices and settings that one container gets.
@@ -97,11 +96,11 @@ pub(crate) fn decide_without_policy(
     let specs =
         Arc::new(if classes.is_empty() { OnloadSpecs::default() } else { host.specs(&classes)? });
     let sysfs = host.sysfs();
-    let chosen = pools::choose(subject, &specs, settings, host, pools)?;
+    let chosen = pools::choose(subject, &specs, host, pools)?;
     let request = chosen.request.as_ref().unwrap_or(subject.request);
     let entries =
         specs.resolve(request).map_err(|error| explain_drained(error, request, &specs, host))?;
-    let nodes = nodes::check(&entries, &specs, host, &sysfs)?;
+    let nodes = nodes::check(&entries, host, &sysfs)?;
     // Whether nothing is left out of what the specifications say.
     let mut is_as_written = true;
     let mut by_class = Vec::new();
@@ -121,7 +120,7 @@ pub(crate) fn decide_without_policy(
     let unique_nodes = deduplicate(std::mem::take(&mut edits.device_nodes));
     let mut devices = unique_nodes.into_iter().filter_map(device).collect();
     let keys = format_keys(request);
-    chosen.name_tokens(&mut edits);
+    chosen.name_tokens(&mut edits, settings);
     addresses::set(&mut edits, request)?;
     vlans::set(&mut edits, request, &settings.file)?;
     library_dirs::leave_absent(&mut edits.mounts, subject.lacks);
@@ -136,7 +135,7 @@ pub(crate) fn decide_without_policy(
     Ok(Decision {
         keys,
         edits,
-        rdma: find_rdma_devices(&by_class, &sysfs),
+        rdma: find_rdma_devices(&by_class),
         by_class,
         devices,
         names: is_whole.then(|| names.collect()),
@@ -149,19 +148,13 @@ pub(crate) fn decide_without_policy(
     })
 }
 
-/// The RDMA devices whose nodes the edits give, or that they move.
-fn find_rdma_devices(by_class: &[(Class, ContainerEdits)], sysfs: &Sysfs) -> Vec<String> {
+/// The RDMA devices whose nodes the edits give, or that they move, by the arguments of their hooks.
+fn find_rdma_devices(by_class: &[(Class, ContainerEdits)]) -> Vec<String> {
     let mut names = Vec::new();
     for (_, edits) in by_class.iter().filter(|(class, _)| *class == Class::Rdma) {
-        for node in &edits.device_nodes {
-            let name = node.source().rsplit('/').next().unwrap_or_default();
-            if name.starts_with("uverbs") {
-                names.extend(sysfs.ibdev_of(name));
-            }
-        }
         for hook in &edits.hooks {
             if let Some((_, arguments)) = HookArguments::from_command(&hook.args) {
-                names.extend(arguments.rdma_netns.into_iter().map(|rdma| rdma.ibdev));
+                names.extend(cpu_placement::rdma_in_arguments(&arguments));
             }
         }
     }

@@ -12,31 +12,23 @@ use onload_core::expectation::{Expectation, ExpectedDevice};
 use onload_core::gpu_name;
 use onload_sys::error::{Context, Result, bail, error};
 
-use super::specs::{OnloadSpecs, SpecEntry, expectations};
-use super::sysfs::{DeviceNumber, Remedies, Sysfs, is_rdma_node};
+use super::specs::{SpecEntry, expectations};
+use super::sysfs::{DeviceNumber, Sysfs, is_rdma_node};
 
-/// The node was examined just now, so a wrong number belongs to the node in /dev.
-const RENUMBERED: &str = "; the node in /dev was not created by its driver: remove it, then run \
+const REMEDY: &str = "; if the node in /dev was not created by its driver, remove it, then run \
     `systemctl start onload-cdi.service`";
-
-const REMEDIES: Remedies = Remedies {
-    renumbered: RENUMBERED,
-    renumbered_since: RENUMBERED,
-    moved: "; run `systemctl start onload-cdi.service`",
-};
 
 /// The nodes as found, by their paths on the host, so that exactly what was checked is written.
 pub(super) type FoundNodes = BTreeMap<String, HostNode>;
 
 pub(super) fn check(
     entries: &[SpecEntry<'_>],
-    specs: &OnloadSpecs,
     host: &dyn NodeLookup,
     sysfs: &Sysfs,
 ) -> Result<FoundNodes> {
     let mut nodes = FoundNodes::default();
     for entry in entries {
-        let check = NodeCheck { entry, specs, host, sysfs };
+        let check = NodeCheck { entry, host, sysfs };
         check.check_entry(&mut nodes).with_context(|| entry.origin.to_string())?;
     }
     Ok(nodes)
@@ -44,7 +36,6 @@ pub(super) fn check(
 
 struct NodeCheck<'a> {
     entry: &'a SpecEntry<'a>,
-    specs: &'a OnloadSpecs,
     host: &'a dyn NodeLookup,
     sysfs: &'a Sysfs,
 }
@@ -60,13 +51,13 @@ impl NodeCheck<'_> {
             let node_expectations: Vec<&Expectation> =
                 expected.iter().filter(|e| e.node == node.path).collect();
             for expect in &node_expectations {
-                self.sysfs.check(expect, device_number(host_node), &REMEDIES)?;
+                self.sysfs.check(expect, device_number(host_node), REMEDY)?;
             }
             if node_expectations.is_empty()
                 && let Some(device) = self.expected_device(node)?
             {
                 let expect = Expectation { node: node.path.clone(), device, number: None };
-                self.sysfs.check(&expect, device_number(host_node), &REMEDIES)?;
+                self.sysfs.check(&expect, device_number(host_node), REMEDY)?;
             }
         }
         Ok(())
@@ -102,56 +93,40 @@ impl NodeCheck<'_> {
         Ok(host_node)
     }
 
-    /// The device that a node without an expectation belongs to: an entry is named after its device.
+    /// The device that a node without an expectation belongs to: an entry is named after its device. The node of a driver
+    /// or clock has the same name on every host, whatever its name in the container.
     fn expected_device(&self, node: &DeviceNode) -> Result<Option<ExpectedDevice>> {
         let name = node.path.rsplit('/').next().unwrap_or_default();
+        let host_name = node.source().rsplit('/').next().unwrap_or_default();
+        let class = self.entry.class;
         let device_name = self.entry.resolved.name.device.as_str();
         let unowned = || {
             error!(
-                "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device",
+                "the device of node {} is unknown: its specification has neither an --expect nor an entry named after the device; run `onload-ctk cdi generate`",
                 node.path
             )
         };
-        match self.entry.class {
-            Class::Rdma if is_rdma_node(name) => {
-                let ibdev = if device_name == "all" || gpu_name::is_gpu_name(device_name) {
-                    self.find_member(&node.path, name).ok_or_else(unowned)?
-                } else {
-                    device_name.to_owned()
-                };
-                let pci = self.sysfs.function_of(&ibdev);
-                Ok(Some(ExpectedDevice::Rdma { ibdev, pci }))
-            }
-            Class::Vfio if ExpectedDevice::find_driver("misc", name).is_none() => {
-                let pci = device_name.parse().map_err(|_| unowned())?;
-                Ok(Some(ExpectedDevice::Vfio { pci }))
-            }
-            // The node of a driver or clock has the same name on every host, whatever its name in the
-            // container.
-            class => {
-                let name = node.source().rsplit('/').next().unwrap_or_default();
-                Ok(match class {
-                    Class::Nic | Class::NicPlain | Class::NicNodes | Class::Zf => {
-                        ExpectedDevice::find_driver("nic", name)
-                            .or_else(|| ExpectedDevice::find_driver("zf", name))
-                    }
-                    Class::Rdma | Class::Vfio => ExpectedDevice::find_driver("misc", name),
-                    Class::Ptp | Class::Pps => {
-                        let pci = self.sysfs.function_of_clock(class.as_str(), name);
-                        ExpectedDevice::for_clock(class.as_str(), name, pci)
-                    }
-                    class => ExpectedDevice::find_driver(class.as_str(), name),
-                })
-            }
+        if let Some(device) = ExpectedDevice::find_driver_node(host_name) {
+            return Ok(Some(device));
         }
-    }
-
-    /// The entry that a node of `all` belongs to: the one named after the device that owns the node
-    /// now, or else any other, which the comparison then refuses.
-    fn find_member(&self, path: &str, name: &str) -> Option<String> {
-        let owners = self.specs.find_owners(Class::Rdma, path);
-        let now = self.sysfs.ibdev_of(name);
-        now.filter(|now| owners.contains(now)).or_else(|| owners.into_iter().next())
+        Ok(match class {
+            Class::Rdma if is_rdma_node(name) => {
+                if device_name == "all" || gpu_name::is_gpu_name(device_name) {
+                    return Err(unowned());
+                }
+                let pci = self.sysfs.function_of(device_name);
+                Some(ExpectedDevice::Rdma { ibdev: device_name.to_owned(), pci })
+            }
+            Class::Vfio => {
+                let pci = device_name.parse().map_err(|_| unowned())?;
+                Some(ExpectedDevice::Vfio { pci })
+            }
+            Class::Ptp | Class::Pps => {
+                let pci = self.sysfs.function_of_clock(class.as_str(), host_name);
+                ExpectedDevice::for_clock(class.as_str(), host_name, pci)
+            }
+            _ => None,
+        })
     }
 }
 

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
-use onload_cdi::{ContainerEdits, Hook, HookName};
+use onload_cdi::{ContainerEdits, HookName};
 use onload_core::class::Class;
 use onload_core::container_id::ContainerId;
 use onload_core::device_id::DeviceId;
-use onload_core::hook_arguments::{HookArguments, PROGRAM};
+use onload_core::hook_arguments::HookArguments;
 use onload_core::nearness::Nearness;
 use onload_core::pool::{Numa, Pool};
 use onload_core::request::{DeviceRef, DeviceValue, Origin, Request};
@@ -57,15 +57,6 @@ pub struct PoolChoice {
     pub reservation: Reservation,
 }
 
-/// The specifications are not compared: a choice is for one request.
-impl PartialEq for PoolChoice {
-    fn eq(&self, other: &Self) -> bool {
-        self.reservation == other.reservation
-    }
-}
-
-impl Eq for PoolChoice {}
-
 pub trait Pools {
     /// Chooses free members for a container, all or none. Reserves nothing.
     fn choose(&self, request: &PoolRequest) -> Result<Reservation>;
@@ -92,20 +83,17 @@ pub(super) struct Chosen {
     pub(super) given: MembersByPool,
     pub(super) choice: Option<PoolChoice>,
     members: ReservedMembers,
-    /// A hook of a pool or our own, for members whose own edits have none that leases.
-    hook: Option<Hook>,
 }
 
 /// Chooses members for the pools in a request, in addition to those in the container's tickets.
 pub(super) fn choose(
     subject: DecisionSubject<'_>,
     specs: &Arc<OnloadSpecs>,
-    settings: &HookSettings,
     host: &dyn HostView,
     pools: &dyn Pools,
 ) -> Result<Chosen> {
     let request = subject.request;
-    let (device_requests, hook) = device_requests(subject, specs, host)?;
+    let device_requests = device_requests(subject, specs, host)?;
     // A name that nothing offers is refused later, with those that are.
     if let Some(near) = &request.near
         && device_requests.is_empty()
@@ -124,12 +112,11 @@ pub(super) fn choose(
         }
         return Ok(Chosen::default());
     };
-    let hook = hook.or_else(|| (!named.is_empty()).then(|| lease_hook(settings)));
     let chosen = choose_members(subject, &device_requests, &named, pools, &first.origin);
     let (members, choice) = chosen.with_context(|| first.origin.to_string())?;
     let devices = members.iter().map(|(device, _)| device);
     let (request, given) = replace_pools(request, &device_requests, devices);
-    Ok(Chosen { request: Some(request), given, choice, members, hook })
+    Ok(Chosen { request: Some(request), given, choice, members })
 }
 
 /// The members with their tokens, and what is to be kept. A configuration that was edited before has its members
@@ -174,32 +161,20 @@ fn choose_members(
 /// without a specification is rejected later.
 fn ticket_devices(subject: DecisionSubject<'_>, specs: &OnloadSpecs) -> ReservedMembers {
     let mut ticket_devices = ReservedMembers::new();
-    for ticket in subject.tickets {
-        for device in &ticket.exclusive {
-            let name = device.name.as_str();
-            let is_requested = subject.request.devices.get(&device.class).is_some_and(|entry| {
-                matches!(entry.origin, Origin::Ticket(_))
-                    && entry.value.iter().any(|device_ref| device_ref.name == name)
-            });
-            if is_requested
-                && specs.find(device.class, name).is_some()
-                && !ticket_devices.iter().any(|(known, _)| known == device)
-            {
-                ticket_devices.push((device.clone(), ticket.id.clone()));
-            }
+    for (device, ticket) in subject.tickets {
+        let name = device.name.as_str();
+        let is_requested = subject.request.devices.get(&device.class).is_some_and(|entry| {
+            matches!(entry.origin, Origin::Ticket(_))
+                && entry.value.iter().any(|device_ref| device_ref.name == name)
+        });
+        if is_requested
+            && specs.find(device.class, name).is_some()
+            && !ticket_devices.iter().any(|(known, _)| known == device)
+        {
+            ticket_devices.push((device.clone(), ticket.clone()));
         }
     }
     ticket_devices
-}
-
-/// The hook that turns a reservation into a lease, for a device whose specification has none.
-fn lease_hook(settings: &HookSettings) -> Hook {
-    Hook {
-        hook_name: HookName::CreateRuntime.into(),
-        path: settings.config.cdi.hook_path.display().to_string(),
-        args: vec![PROGRAM.to_owned()],
-        ..Hook::default()
-    }
 }
 
 fn is_in_specs(request: &Request, specs: &OnloadSpecs) -> bool {
@@ -212,12 +187,12 @@ fn no_pool_error(origin: &Origin) -> Error {
     error!("{origin}: it has no effect without a pool, such as onload.dev/vfio: any; remove it")
 }
 
-/// Returns the number of members requested from each pool, and a hook of one of the pools.
+/// Returns the number of members requested from each pool.
 fn device_requests(
     subject: DecisionSubject<'_>,
     specs: &OnloadSpecs,
     host: &dyn HostView,
-) -> Result<(Vec<MemberRequest>, Option<Hook>)> {
+) -> Result<Vec<MemberRequest>> {
     let request = subject.request;
     let container_gpus = request
         .near
@@ -225,24 +200,17 @@ fn device_requests(
         .map(|_| ContainerGpus::read(subject.config, &host.sysfs(), host).context(CONFIG_JSON))
         .transpose()?;
     let mut device_requests = Vec::new();
-    let mut hook = None;
     for (class, entry) in &request.devices {
         for device_ref in &entry.value {
             let device_request =
                 device_request(*class, device_ref, &entry.value, specs, container_gpus.as_ref());
-            if let Some((device_request, of_pool)) =
-                device_request.with_context(|| entry.origin.to_string())?
-            {
-                device_requests.push(device_request);
-                hook = hook.or(Some(of_pool));
-            }
+            device_requests.extend(device_request.with_context(|| entry.origin.to_string())?);
         }
     }
-    Ok((device_requests, hook))
+    Ok(device_requests)
 }
 
-/// Returns the request for members of a pool, and its hook; `None` for a device, and for a name that no specification
-/// offers, which is refused later. `device_refs` is all that is requested of the class; members are chosen near
+/// Returns the request for members of a pool; `None` for a device, and for a name that no specification offers, which is refused later. `device_refs` is all that is requested of the class; members are chosen near
 /// `container_gpus`.
 fn device_request(
     class: Class,
@@ -250,7 +218,7 @@ fn device_request(
     device_refs: &[DeviceRef],
     specs: &OnloadSpecs,
     container_gpus: Option<&ContainerGpus>,
-) -> Result<Option<(MemberRequest, Hook)>> {
+) -> Result<Option<MemberRequest>> {
     let name = &device_ref.name;
     let Some(resolved) = specs.find(class, name) else {
         return Ok(None);
@@ -281,17 +249,11 @@ fn device_request(
     // Devices requested by name do not count as members of the pool.
     pool.members
         .retain(|member| !device_refs.iter().any(|other| other.name == member.name.as_str()));
-    let hook = resolved.device.container_edits.hooks.first().ok_or_else(|| {
-        error!(
-            "pool {class}={name} has no hook in its specification; install onload-hook, and run `onload-ctk cdi generate`"
-        )
-    })?;
     let name = resolved.name.device.clone();
-    let device_request = MemberRequest {
+    Ok(Some(MemberRequest {
         in_order: container_gpus.is_some(),
         ..MemberRequest::for_pool(class, name, count, pool)
-    };
-    Ok(Some((device_request, hook.clone())))
+    }))
 }
 
 /// The members that a configuration holds already, with the tokens in its hooks; `None` if it does not
@@ -393,7 +355,7 @@ fn redirect_to_members<T>(
 impl Chosen {
     /// Makes the members' hooks name their reservation. Members whose edits have no hook with a lease get a hook that
     /// only leases.
-    pub(super) fn name_tokens(&self, edits: &mut ContainerEdits) {
+    pub(super) fn name_tokens(&self, edits: &mut ContainerEdits, settings: &HookSettings) {
         let mut named_devices = BTreeSet::new();
         for hook in &mut edits.hooks {
             let Some((_, mut arguments)) = HookArguments::from_command(&hook.args) else {
@@ -417,13 +379,7 @@ impl Chosen {
                 ..HookArguments::default()
             };
             for stage in [HookName::CreateRuntime, HookName::Poststop] {
-                // Members always have a hook.
-                let Some(mut hook) = self.hook.clone() else {
-                    continue;
-                };
-                hook.hook_name = stage.into();
-                hook.args.truncate(1);
-                hook.args.push(stage.as_str().to_owned());
+                let mut hook = settings.own_hook(stage);
                 arguments.replace_in(&mut hook.args);
                 edits.hooks.push(hook);
             }

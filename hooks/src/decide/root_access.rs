@@ -198,7 +198,10 @@ impl UserMapping {
         };
         if let Some(path) = paths.iter().find(|path| !path.is_empty()) {
             let mappings = parse_process(path)
-                .and_then(|pid| host.user_map(pid))
+                .and_then(|pid| {
+                    let sysfs = host.sysfs();
+                    sysfs.text(&sysfs.proc(&format!("{pid}/uid_map")))
+                })
                 .and_then(|text| parse_map(&text));
             return Ok(
                 mappings.map_or_else(|| UserMapping::Unseen(path.clone()), UserMapping::Mapped)

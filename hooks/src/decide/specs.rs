@@ -10,7 +10,6 @@ use onload_cdi::{
 };
 use onload_core::class::Class;
 use onload_core::expectation::{Expectation, ExpectedDevice};
-use onload_core::gpu_name;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::request::{DeviceRef, Origin, Request};
 use onload_sys::error::{Context, Error, Result, error};
@@ -99,18 +98,6 @@ impl OnloadSpecs {
             .filter(|resolved| resolved.device.annotations.is_empty())
             .map(|resolved| resolved.name.device.to_string())
             .filter(|name| !["all", "loopback"].contains(&name.as_str()))
-            .collect()
-    }
-
-    /// Returns the devices of a class that contain a node, without names for other devices.
-    pub(crate) fn find_owners(&self, class: Class, node: &str) -> Vec<String> {
-        self.devices_of_class(class)
-            .filter(|resolved| {
-                let nodes = &resolved.device.container_edits.device_nodes;
-                nodes.iter().any(|entry| entry.path == node)
-            })
-            .map(|resolved| resolved.name.device.to_string())
-            .filter(|name| name != "all" && !gpu_name::is_gpu_name(name))
             .collect()
     }
 
@@ -322,7 +309,6 @@ mod tests {
         };
         let both = read(POOLS);
         assert!(both.resolve(&request("rdma", "mlx5_0,all,any")).is_ok());
-        assert_eq!(both.find_owners(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
         let broken = read("{");
         assert!(broken.resolve(&request("rdma", "mlx5_0,all")).is_ok());
         let message = refusal(&broken, "rdma", "any");
@@ -330,15 +316,6 @@ mod tests {
             message.contains("offered: all, mlx5_0; /var/run/cdi/onload.dev-rdma-pools.json: EOF"),
             "{message}"
         );
-    }
-
-    #[test]
-    fn the_name_of_a_gpu_owns_no_node() {
-        let with_gpu = RDMA.replace(r#""name":"all""#, r#""name":"gpu-0000:1b:00.0""#);
-        let files = [("var/run/cdi/onload.dev-rdma.json", with_gpu.as_str())];
-        let specs = SpecTree::new(&files).read(&[Class::Rdma]).unwrap();
-        let owners = specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs0");
-        assert_eq!(owners, ["mlx5_0"]);
     }
 
     #[test]
@@ -375,13 +352,5 @@ mod tests {
             let message = ErrorChain(&tree.read(&[Class::Rdma]).unwrap_err()).to_string();
             assert!(message.contains("others can change it"), "{path}: {message}");
         }
-    }
-
-    #[test]
-    fn the_owners_of_a_node_are_the_entries_that_name_it() {
-        let specs =
-            SpecTree::new(&[("etc/cdi/onload.dev-rdma.json", RDMA)]).read(&[Class::Rdma]).unwrap();
-        assert_eq!(specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs0"), ["mlx5_0"]);
-        assert!(specs.find_owners(Class::Rdma, "/dev/infiniband/uverbs1").is_empty());
     }
 }

@@ -22,20 +22,13 @@ pub struct ContainerRef<'a> {
     pub sees_exec: bool,
 }
 
-/// A ticket that a container is started with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TicketUse {
-    pub id: Token,
-    /// The devices that the container leases through it.
-    pub exclusive: Vec<DeviceId>,
-}
-
 /// A container, and what may be decided of it.
 #[derive(Clone, Copy)]
 pub(crate) struct DecisionSubject<'a> {
     pub config: &'a OciConfig,
     pub request: &'a Request,
-    pub tickets: &'a [TicketUse],
+    /// The devices that it leases through tickets, each with its ticket.
+    pub tickets: &'a [(DeviceId, Token)],
     pub container: ContainerRef<'a>,
     /// Whether its image is known not to have a directory.
     pub lacks: &'a dyn Fn(&Path) -> bool,

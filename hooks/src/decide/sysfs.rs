@@ -16,7 +16,7 @@ use onload_core::expectation::{DriverNode, Expectation, ExpectedDevice, NumberSo
 use onload_core::kfd;
 use onload_core::rdma_companion::CompanionNode;
 pub use onload_sys::device_number::DeviceNumber;
-use onload_sys::error::{Context, Result, bail};
+use onload_sys::error::{Context, Result, bail, error};
 use onload_sys::pci::PciAddress;
 use rustix::fs::{FileType, Stat, major, minor};
 
@@ -25,17 +25,6 @@ const MAX_ATTRIBUTE: u64 = 4096;
 
 /// Bytes of a list of CPUs that are read. A CPU takes at most six of them.
 const MAX_LIST: u64 = 512 * 1024;
-
-/// The advice at the end of a node's refusal.
-#[derive(Debug, Default)]
-pub(crate) struct Remedies {
-    /// The kernel gives its device other numbers than the node has.
-    pub renumbered: &'static str,
-    /// The same, and the specification has the kernel's numbers.
-    pub renumbered_since: &'static str,
-    /// The kernel has no such node any more, or it is another device's.
-    pub moved: &'static str,
-}
 
 /// The host's trees at /sys and /proc.
 #[derive(Clone, Debug)]
@@ -59,22 +48,110 @@ impl Sysfs {
         &self.root
     }
 
+    /// Checks that a node with these numbers belongs to the device that its specification was written for. A refusal
+    /// ends with the remedy.
     pub(crate) fn check(
         &self,
         expect: &Expectation,
         number: DeviceNumber,
-        remedies: &Remedies,
+        remedy: &str,
     ) -> Result<()> {
-        let check = SysfsCheck { sysfs: self, expect, number, remedies };
-        let checked = match &expect.device {
-            ExpectedDevice::Rdma { ibdev, pci } => check.check_rdma(ibdev, pci.as_ref()),
-            ExpectedDevice::Vfio { pci } => check.check_vfio(pci),
-            ExpectedDevice::Driver(node) => check.check_driver(node),
-            ExpectedDevice::Clock { class, name, pci } => {
-                check.check_clock(class, name, pci.as_ref())
+        let checked = self.check_number(expect, number).and_then(|()| self.check_owner(expect));
+        checked.map_err(|error| error!("{expect}: {error:#}{remedy}"))
+    }
+
+    /// Checks that the kernel's node has these numbers.
+    fn check_number(&self, expect: &Expectation, number: DeviceNumber) -> Result<()> {
+        let node_name = expect.node_name();
+        let (name, now) = match &expect.device {
+            ExpectedDevice::Rdma { .. } => {
+                let Some(node) = self.rdma_node(node_name) else {
+                    bail!("{node_name} is not a node of an rdma device");
+                };
+                (node_name, read_device_number(&node.join("dev"))?)
+            }
+            ExpectedDevice::Vfio { pci } => {
+                let nodes = if is_vfio_cdev(node_name) {
+                    self.function(pci).join("vfio-dev")
+                } else {
+                    self.class("vfio")
+                };
+                (node_name, read_device_number(&nodes.join(node_name).join("dev"))?)
+            }
+            ExpectedDevice::Driver(node) => (node.name, self.driver_number(node)?),
+            ExpectedDevice::Clock { class, name, .. } => {
+                (name.as_str(), read_device_number(&self.class(class).join(name).join("dev"))?)
             }
         };
-        checked.with_context(|| expect.to_string())
+        match now {
+            None => bail!("the kernel no longer has {name}"),
+            Some(now) if now == number => Ok(()),
+            Some(now) => bail!("the node is {number} but the kernel's {name} is {now}"),
+        }
+    }
+
+    fn driver_number(&self, node: &DriverNode) -> Result<Option<DeviceNumber>> {
+        match node.source {
+            NumberSource::Sysfs { class, reserved } => {
+                let device = self.class(class).join(node.name);
+                Ok(read_device_number(&device.join("dev"))?.or(reserved))
+            }
+            NumberSource::ProcDevices => {
+                let drivers =
+                    read_if_present(&self.proc("devices"), |path| fs::read_to_string(path))?;
+                Ok(drivers.and_then(|text| DeviceNumber::find_character_driver(&text, node.name)))
+            }
+        }
+    }
+
+    /// Checks that the kernel's node belongs to the same device on the same PCI function.
+    fn check_owner(&self, expect: &Expectation) -> Result<()> {
+        let node_name = expect.node_name();
+        let (device, now, pci) = match &expect.device {
+            ExpectedDevice::Driver(_) => return Ok(()),
+            ExpectedDevice::Vfio { pci } => return self.check_group(node_name, pci),
+            ExpectedDevice::Rdma { ibdev, pci } => {
+                let attribute = self.rdma_node(node_name).unwrap_or_default().join("ibdev");
+                let owner = match CompanionNode::find_by_node(node_name) {
+                    Some((_, owner)) => owner,
+                    None => read_attribute(&attribute).with_context(|| read_context(&attribute))?,
+                };
+                if owner != *ibdev {
+                    bail!("the node now belongs to rdma:{owner}");
+                }
+                let device = self.class("infiniband").join(ibdev);
+                let real = fs::canonicalize(&device).with_context(|| read_context(&device))?;
+                (format!("rdma:{owner}"), pci_function(&real), pci)
+            }
+            ExpectedDevice::Clock { class, name, pci } => {
+                (format!("{class}:{name}"), self.clock_function(class, name)?, pci)
+            }
+        };
+        match now {
+            now if now == *pci => Ok(()),
+            Some(now) => bail!("the node now belongs to {device}@{now}"),
+            None => bail!("the node now belongs to {device}, which has no PCI function"),
+        }
+    }
+
+    /// Checks that a function is in the IOMMU group that a node is named after, unless it is the function's own node.
+    fn check_group(&self, node_name: &str, pci: &PciAddress) -> Result<()> {
+        if is_vfio_cdev(node_name) {
+            return Ok(());
+        }
+        let link = self.function(pci).join("iommu_group");
+        let Some(group) = read_if_present(&link, |link| fs::read_link(link))? else {
+            bail!("the node now belongs to a group without that function");
+        };
+        let now = group.file_name().and_then(|name| name.to_str()).unwrap_or("?");
+        if now != node_name.strip_prefix("noiommu-").unwrap_or(node_name) {
+            bail!("the node now belongs to another group: that function is in group {now}");
+        }
+        Ok(())
+    }
+
+    fn function(&self, pci: &PciAddress) -> PathBuf {
+        self.root.join("bus/pci/devices").join(pci.to_string())
     }
 
     pub(crate) fn text(&self, path: &Path) -> Option<String> {
@@ -97,7 +174,7 @@ impl Sysfs {
             Class::Ptp | Class::Pps => self.function_of_clock(class.as_str(), name),
             _ => None,
         };
-        let device = Path::new("bus/pci/devices").join(function?.to_string());
+        let device = self.function(&function?);
         self.text(&device.join("numa_node"))?.trim().parse().ok()
     }
 
@@ -118,15 +195,6 @@ impl Sysfs {
             functions.extend(kfd::render_node(&text));
         }
         Ok(functions)
-    }
-
-    /// The RDMA device that a verbs, MAD or issm node belongs to now.
-    pub(crate) fn ibdev_of(&self, node_name: &str) -> Option<String> {
-        if let Some((_, ibdev)) = CompanionNode::find_by_node(node_name) {
-            return Some(ibdev);
-        }
-        let node = self.rdma_node(node_name)?;
-        read_attribute(&node.join("ibdev")).ok()
     }
 
     /// The directory of a node of an RDMA device.
@@ -202,114 +270,8 @@ fn rdma_classes(node_name: &str) -> &'static [&'static str] {
     }
 }
 
-struct SysfsCheck<'a> {
-    sysfs: &'a Sysfs,
-    expect: &'a Expectation,
-    number: DeviceNumber,
-    remedies: &'a Remedies,
-}
-
-impl SysfsCheck<'_> {
-    fn check_rdma(&self, ibdev: &str, pci: Option<&PciAddress>) -> Result<()> {
-        let name = self.expect.node_name();
-        let Some(node) = self.sysfs.rdma_node(name) else {
-            bail!("{name} is not a node of an rdma device");
-        };
-        self.check_number(name, &node.join("dev"))?;
-        let attribute = node.join("ibdev");
-        let owner = match CompanionNode::find_by_node(name) {
-            Some((_, owner)) => owner,
-            None => read_attribute(&attribute).with_context(|| read_context(&attribute))?,
-        };
-        if owner != ibdev {
-            return self.refuse_moved(&format!("rdma:{owner}"));
-        }
-        let device = self.sysfs.class("infiniband").join(ibdev);
-        let real = fs::canonicalize(&device).with_context(|| read_context(&device))?;
-        self.check_function(&format!("rdma:{owner}"), pci_function(&real), pci)
-    }
-
-    fn check_vfio(&self, pci: &PciAddress) -> Result<()> {
-        let name = self.expect.node_name();
-        let functions = self.sysfs.root.join("bus/pci/devices");
-        let function = functions.join(pci.to_string());
-        if name.strip_prefix("vfio").is_some_and(is_number) {
-            return self.check_number(name, &function.join("vfio-dev").join(name).join("dev"));
-        }
-        let number = name.strip_prefix("noiommu-").unwrap_or(name);
-        if !is_number(number) {
-            bail!("{name} is not a node of an vfio device");
-        }
-        self.check_number(name, &self.sysfs.class("vfio").join(name).join("dev"))?;
-        let group = read_if_present(&function.join("iommu_group"), |link| fs::read_link(link))?;
-        let Some(group) = group else {
-            return self.refuse_moved("a group without that function");
-        };
-        match group.file_name().and_then(|name| name.to_str()) {
-            Some(now) if now == number => Ok(()),
-            now => self.refuse_moved(&format!(
-                "another group: that function is in group {}",
-                now.unwrap_or("?")
-            )),
-        }
-    }
-
-    fn check_driver(&self, node: &DriverNode) -> Result<()> {
-        let now = match node.source {
-            NumberSource::Sysfs { class, reserved } => {
-                let device = self.sysfs.class(class).join(node.name);
-                read_device_number(&device.join("dev"))?.or(reserved)
-            }
-            NumberSource::ProcDevices => {
-                read_if_present(&self.sysfs.proc("devices"), |path| fs::read_to_string(path))?
-                    .and_then(|drivers| DeviceNumber::find_character_driver(&drivers, node.name))
-            }
-        };
-        self.compare(node.name, now)
-    }
-
-    fn check_clock(&self, class: &str, name: &str, pci: Option<&PciAddress>) -> Result<()> {
-        let device = self.sysfs.class(class).join(name);
-        self.check_number(name, &device.join("dev"))?;
-        let now = self.sysfs.clock_function(class, name)?;
-        self.check_function(&format!("{class}:{name}"), now, pci)
-    }
-
-    /// Checks the node's numbers against that attribute of the kernel's device `name`.
-    fn check_number(&self, name: &str, path: &Path) -> Result<()> {
-        self.compare(name, read_device_number(path)?)
-    }
-
-    fn compare(&self, name: &str, now: Option<DeviceNumber>) -> Result<()> {
-        let Remedies { renumbered, renumbered_since, moved } = self.remedies;
-        let number = self.number;
-        match now {
-            None => bail!("the kernel no longer has {name}{moved}"),
-            Some(now) if now == number => Ok(()),
-            Some(now) => {
-                let is_written = self.expect.number == Some(now);
-                let remedy = if is_written { renumbered_since } else { renumbered };
-                bail!("the node is {number} but the kernel's {name} is {now}{remedy}")
-            }
-        }
-    }
-
-    fn check_function(
-        &self,
-        device: &str,
-        now: Option<PciAddress>,
-        pci: Option<&PciAddress>,
-    ) -> Result<()> {
-        match now {
-            now if now.as_ref() == pci => Ok(()),
-            Some(now) => self.refuse_moved(&format!("{device}@{now}")),
-            None => self.refuse_moved(&format!("{device}, which has no PCI function")),
-        }
-    }
-
-    fn refuse_moved(&self, now: &str) -> Result<()> {
-        bail!("the node now belongs to {now}{}", self.remedies.moved)
-    }
+fn is_vfio_cdev(node_name: &str) -> bool {
+    node_name.strip_prefix("vfio").is_some_and(is_number)
 }
 
 /// Reads a sysfs attribute. Returns `None` if it does not exist.
@@ -440,8 +402,7 @@ mod tests {
 
         fn check(&self, expect: &str, major: u32, minor: u32) -> Result<()> {
             let numbers = DeviceNumber { major, minor };
-            let none = Remedies::default();
-            Sysfs::at_root(self.0.root()).check(&expect.parse().unwrap(), numbers, &none)
+            Sysfs::at_root(self.0.root()).check(&expect.parse().unwrap(), numbers, "")
         }
 
         fn refusal(&self, expect: &str, major: u32, minor: u32) -> String {
@@ -482,9 +443,8 @@ mod tests {
         let tree = Tree::new();
         let check = |major, minor| {
             let expect = "/dev/gdrdrv=gdrcopy:gdrdrv#510:0".parse().unwrap();
-            let none = Remedies::default();
             let sysfs = Sysfs::at_root(tree.path("sys"));
-            let checked = sysfs.check(&expect, DeviceNumber { major, minor }, &none);
+            let checked = sysfs.check(&expect, DeviceNumber { major, minor }, "");
             checked.map_err(|error| format!("{error:#}"))
         };
         let refusal = |major, minor| check(major, minor).unwrap_err();
@@ -529,16 +489,6 @@ mod tests {
         let tree = SysfsTree::new();
         tree.check("/dev/onload=nic:onload#239:0", 243, 0).unwrap();
         tree.check("/dev/vfio/15=vfio:0000:81:10.0#241:9", 241, 15).unwrap();
-        let remedies = Remedies { renumbered_since: "; since", ..Remedies::default() };
-        let stale = |expect: &str| {
-            let sysfs = Sysfs::at_root(tree.0.root());
-            let numbers = "239:0".parse().unwrap();
-            let error = sysfs.check(&expect.parse().unwrap(), numbers, &remedies);
-            format!("{:#}", error.unwrap_err()).ends_with("is 243:0; since")
-        };
-        assert!(!stale("/dev/onload=nic:onload#239:0"));
-        assert!(!stale("/dev/onload=nic:onload"));
-        assert!(stale("/dev/onload=nic:onload#243:0"));
     }
 
     #[test]
@@ -673,7 +623,6 @@ mod tests {
             }
             fs::remove_dir_all(tree.path(&format!("class/{class}"))).unwrap();
         }
-        assert_eq!(Sysfs::at_root(tree.0.root()).ibdev_of("ipath2").as_deref(), Some("qib1"));
     }
 
     #[test]
@@ -761,9 +710,8 @@ mod tests {
             let expect = format!("/dev/infiniband/{node}=rdma:mlx5_0");
             assert!(tree.refusal(&expect, 1, 2).contains("is not a node of"), "{node}");
         }
-        assert!(
-            tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2).contains("is not a node of")
-        );
+        let vfio = tree.refusal("/dev/vfio/vfio=vfio:0000:81:10.0", 1, 2);
+        assert!(vfio.contains("no longer has vfio"), "{vfio}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use onload_cdi::oci::{OciConfig, OciConfigError};
 use onload_core::class::Class;
+use onload_core::device_id::DeviceId;
 use onload_core::policy::format_allow_line;
 use onload_core::request::{Origin, Request, VARIABLE};
 use onload_core::token::Token;
@@ -20,7 +21,6 @@ use onload_lease::tickets::{Ticket, WORD};
 use onload_sys::error::{Context, Result, bail};
 
 use super::host_view::HookSettings;
-use super::subject::TicketUse;
 
 /// Maximum number of tickets of one container. An engine reserves once for each kind of device that
 /// a task requests.
@@ -35,7 +35,8 @@ const TASK_MOUNTS: [&str; 3] = ["/secrets", "/local", "/alloc"];
 #[derive(Debug, Default)]
 pub(crate) struct VariableRequest {
     pub request: Request,
-    pub tickets: Vec<TicketUse>,
+    /// The devices that the container leases through tickets, each with its ticket.
+    pub tickets: Vec<(DeviceId, Token)>,
     /// The reasons why some variables have no effect.
     pub warnings: Vec<String>,
 }
@@ -141,7 +142,8 @@ pub(crate) fn read(
     for (name, id) in parse_tickets(&ticket_values)? {
         let ticket = find_ticket(&id).context(name)?;
         variable_request.request.add_ticket(ticket.parse_request()?)?;
-        variable_request.tickets.push(TicketUse { id, exclusive: ticket.exclusive });
+        let exclusive = ticket.exclusive.into_iter().map(|device| (device, id.clone()));
+        variable_request.tickets.extend(exclusive);
     }
     variable_request.request.add_missing(request)?;
     Ok(variable_request)
@@ -319,8 +321,8 @@ mod tests {
     #[test]
     fn a_ticket_needs_no_word_of_the_operator() {
         let asked = asked(&[&ticket("0")], &[]).unwrap();
-        assert_eq!(asked.tickets.len(), 1);
-        assert_eq!(asked.tickets[0].exclusive, ["vfio:a".parse().unwrap()]);
+        let [(device, id)] = asked.tickets.as_slice() else { panic!() };
+        assert_eq!((device.to_string().as_str(), id.as_str()), ("vfio:a", &*"0".repeat(32)));
         let origin = &asked.request.devices[&Class::Vfio].origin;
         assert_eq!(*origin, Origin::Ticket("vfio".to_owned()));
     }
@@ -336,8 +338,8 @@ mod tests {
         let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
         let asked = asked(&entries, &[]).unwrap();
         assert_eq!(words(&asked), ["rdma=r,s", "vfio=a,b", "hugepages=2Mi"]);
-        let exclusive = asked.tickets.iter().map(|ticket| ticket.exclusive.len());
-        assert_eq!(exclusive.collect::<Vec<_>>(), [1, 1, 0]);
+        let devices = asked.tickets.iter().map(|(device, _)| device.to_string());
+        assert_eq!(devices.collect::<Vec<_>>(), ["vfio:a", "vfio:b"]);
         assert!(asked.warnings.is_empty());
     }
 

@@ -64,11 +64,10 @@ pub(crate) fn edit(
 fn decide_and_reserve(
     input: &DecisionInput,
     container: ContainerRef<'_>,
-    reserver: Reserver<'_>,
+    mut reserver: Reserver<'_>,
     stage: CreatorStage,
     host: &LocalHost,
 ) -> Result<FilterOutcome> {
-    let mut reserver = reserver;
     reserver.fetch = Some(&moves::fetch);
     let (mut outcome, reservation) = reserver.decide_and_reserve(
         |pools| filter::apply_request(input, container, host, pools),

@@ -6,39 +6,33 @@
 //! numbers. If a driver has been reloaded since, or devices were bound in another order, those
 //! numbers belong to something else, and the container would get another driver's device.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::slice;
 
+use onload_cdi::oci::{OciConfig, OciDevice};
 use onload_core::expectation::Expectation;
 use onload_core::hook_arguments::HookArguments;
 use onload_sys::device_number::DeviceNumber;
 use onload_sys::error::{Context, Result, bail, error};
-use rustix::fs::{Mode, OFlags};
-use serde_json::Deserializer;
 
-use crate::config::node_entries::ListedNodes;
+use crate::config::config_file::read_config;
 use crate::config::state::OciState;
+use crate::decide::existing::is_bind;
 use crate::decide::host_view::LocalHost;
-use crate::decide::sysfs::{self, Remedies, Sysfs};
+use crate::decide::subject::CONFIG_JSON;
+use crate::decide::sysfs::{self, Sysfs};
 use crate::live::{self, limits};
 use crate::moves;
 use crate::record::init;
 use crate::record::lease::{ContainerInit, canonical};
 
-/// The largest configuration that is read into memory completely. Engines write about forty
-/// thousand bytes.
-const MAX_BUFFERED_BYTES: u64 = 256 * 1024;
-
-const REMEDIES: Remedies = Remedies {
-    renumbered: "; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container",
-    // A rewritten file would have the same bytes, and the engine would not read it again.
-    renumbered_since: "; its specification has the same number, so the engine keeps an older one: \
-        remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, \
-        then start a new container",
-    moved: "; run `systemctl start onload-cdi.service`, then start a new container",
-};
+/// The engine reads a specification again only if its bytes have changed, and they contain the number that the kernel had
+/// when they were written. Only a new file is certain to be read.
+const REMEDY: &str = "; devices were renumbered, and the engine may keep the old number: remove the \
+    onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new \
+    container";
 
 /// Runs the hook and returns warnings.
 pub(crate) fn run(
@@ -48,10 +42,7 @@ pub(crate) fn run(
     config: &Path,
 ) -> Result<Vec<String>> {
     if !arguments.expect.is_empty() {
-        let path = state.bundle.join("config.json");
-        let listed_nodes =
-            read_config(&path, &arguments.expect).with_context(|| format!("reading {path:?}"))?;
-        check(&arguments.expect, &listed_nodes, &state.bundle, sysfs)?;
+        check(&arguments.expect, &read_config(&state.bundle)?, &state.bundle, sysfs)?;
     }
     let (rest, moving) = moves::split(arguments);
     if rest.lease.is_empty() && rest.netdev.is_empty() {
@@ -78,11 +69,12 @@ fn apply_arguments(
     let mut warnings = Vec::new();
     if !moving.rdma_netns.is_empty() || arguments.rdma_libraries.is_some() {
         let host = LocalHost::with_config(config)?;
-        let libraries = live::choose_libraries(arguments, state, &host)?;
+        let config = read_config(&state.bundle)?;
+        let libraries = live::choose_for_hook(arguments, &state.bundle, &config, &host)?;
         warnings.extend(if moving.rdma_netns.is_empty() {
-            live::mount_libraries(state, libraries, &host)?
+            live::mount_libraries(state, &config, libraries, &host)?
         } else {
-            live::move_rdma(state, moving, libraries, &host)?
+            live::move_rdma(state, moving, &config, libraries, &host)?
         });
     }
     if !arguments.take.is_empty() {
@@ -95,36 +87,34 @@ fn apply_arguments(
     Ok(warnings)
 }
 
-fn read_config(path: &Path, expect: &[Expectation]) -> io::Result<ListedNodes> {
-    // Opening a FIFO in place of the file must not block the hook.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let listed_nodes = if metadata.len() <= MAX_BUFFERED_BYTES {
-        let size = usize::try_from(metadata.len()).unwrap_or_default();
-        let mut bytes = Vec::with_capacity(size + 1);
-        file.by_ref().take(MAX_BUFFERED_BYTES).read_to_end(&mut bytes)?;
-        ListedNodes::parse(Deserializer::from_slice(&bytes), expect)
-    } else {
-        let file = BufReader::with_capacity(64 * 1024, file);
-        ListedNodes::parse(Deserializer::from_reader(file), expect)
-    };
-    Ok(listed_nodes?)
-}
-
+/// Checks the nodes that the container gets by `linux.devices` or by `mounts` (runtime-spec, config-linux.md "Devices",
+/// config.md "Mounts").
 fn check(
-    expect: &[Expectation],
-    listed_nodes: &ListedNodes,
+    expectations: &[Expectation],
+    config: &OciConfig,
     bundle: &Path,
     sysfs: &Sysfs,
 ) -> Result<()> {
-    for expect in expect {
-        let mut entries = listed_nodes.entries(&expect.node).peekable();
-        if entries.peek().is_none() {
-            let Some(source) = listed_nodes.mount_source(&expect.node) else {
+    let mut listed: BTreeMap<&str, BTreeSet<Option<DeviceNumber>>> = BTreeMap::new();
+    for expect in expectations {
+        listed.entry(&expect.node).or_default();
+    }
+    config
+        .each_device(|device| {
+            if let Some(numbers) = listed.get_mut(device.path.as_str()) {
+                numbers.insert(character_number(&device));
+            }
+        })
+        .context(CONFIG_JSON)?;
+    // The last of several mounts at a path is the visible one.
+    let mut mounts = BTreeMap::new();
+    for (index, mount) in config.mounts().iter().enumerate() {
+        mounts.insert(PathBuf::from(mount.destination()), index);
+    }
+    for expect in expectations {
+        let numbers = &listed[expect.node.as_str()];
+        if numbers.is_empty() {
+            let Some(source) = mount_source(Path::new(&expect.node), config, &mounts) else {
                 bail!(
                     "{expect}: config.json has no such node, neither in linux.devices nor as a bind mount; was the container's device list changed after the specification was applied?"
                 );
@@ -132,17 +122,48 @@ fn check(
             let source = bundle.join(source);
             let number = read_device_number(&source)
                 .with_context(|| format!("{expect}: {source:?}, which is mounted there"))?;
-            sysfs.check(expect, number, &REMEDIES)?;
+            sysfs.check(expect, number, REMEDY)?;
         }
         // A runtime may use any of several entries, so all of them must be right.
-        for entry in entries {
-            let number = entry.numbers().ok_or_else(|| {
+        for number in numbers {
+            let number = number.ok_or_else(|| {
                 error!("{expect}: linux.devices of config.json has no character device with numbers there")
             })?;
-            sysfs.check(expect, number, &REMEDIES)?;
+            sysfs.check(expect, number, REMEDY)?;
         }
     }
     Ok(())
+}
+
+fn character_number(device: &OciDevice) -> Option<DeviceNumber> {
+    // "u" is an unbuffered character device. Linux makes no difference.
+    if !matches!(device.type_.as_str(), "c" | "u") {
+        return None;
+    }
+    Some(DeviceNumber {
+        major: device.major.try_into().ok()?,
+        minor: device.minor.try_into().ok()?,
+    })
+}
+
+/// Returns the path, which may be relative to the bundle, that is bind-mounted at a node or above it. In a user
+/// namespace, engines may mount the host's node instead of listing it, since nodes cannot be created there.
+fn mount_source(
+    node: &Path,
+    config: &OciConfig,
+    mounts: &BTreeMap<PathBuf, usize>,
+) -> Option<PathBuf> {
+    let above = node.ancestors().filter(|above| mounts.contains_key(*above));
+    let destination = above.max_by_key(|above| mounts[*above])?;
+    let mount = &config.mounts()[mounts[destination]];
+    let source = PathBuf::from(mount.source());
+    if source.as_os_str().is_empty() || !is_bind(mount) {
+        return None;
+    }
+    Some(match node.strip_prefix(destination) {
+        Ok(rest) if !rest.as_os_str().is_empty() => source.join(rest),
+        _ => source,
+    })
 }
 
 /// Returns the numbers of a host node that is mounted into the container. The mount resolves a name
@@ -169,8 +190,8 @@ mod tests {
     fn checked(json: &str) -> Result<(), String> {
         let tree = hca();
         let expect = ["/dev/infiniband/uverbs0=rdma:rxe0#231:192".parse().unwrap()];
-        let listed = ListedNodes::parse(Deserializer::from_str(json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/b"), &Sysfs::at_root(tree.path()))
+        let config = OciConfig::parse(json.as_bytes()).unwrap();
+        check(&expect, &config, Path::new("/b"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 
@@ -185,7 +206,6 @@ mod tests {
         assert!(checked("{}").unwrap_err().contains("config.json has no such node"));
         for entry in [
             r#"{"path":"/dev/infiniband/uverbs0","type":"b","major":231,"minor":192}"#,
-            r#"{"path":"/dev/infiniband/uverbs0","type":"c"}"#,
             r#"{"path":"/dev/infiniband/uverbs0","type":"c","major":-1,"minor":192}"#,
         ] {
             let json = format!(r#"{{"linux":{{"devices":[{entry}]}}}}"#);
@@ -201,26 +221,36 @@ mod tests {
         assert!(checked(json).unwrap_err().contains("the node is 231:193"));
     }
 
-    fn remedied(written: &str, found: &str) -> String {
-        let tree = hca();
-        let expect: Expectation =
-            format!("/dev/infiniband/uverbs0=rdma:rxe0{written}").parse().unwrap();
-        let error = Sysfs::at_root(tree.path()).check(&expect, found.parse().unwrap(), &REMEDIES);
-        format!("{:#}", error.unwrap_err())
-    }
-
     #[test]
     fn a_stale_number_is_answered_with_what_helps() {
-        let message = "/dev/infiniband/uverbs0=rdma:rxe0#231:193: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine keeps the old number until the specification changes: run `systemctl start onload-cdi.service`, then start a new container";
-        assert_eq!(remedied("#231:193", "231:193"), message);
-        assert!(remedied("", "231:193").contains("onload-cdi.service"));
+        let json = r#"{"linux":{"devices":[{"path":"/dev/infiniband/uverbs0","type":"c","major":231,"minor":193}]}}"#;
+        assert_eq!(
+            checked(json).unwrap_err(),
+            "/dev/infiniband/uverbs0=rdma:rxe0#231:192: the node is 231:193 but the kernel's uverbs0 is 231:192; devices were renumbered, and the engine may keep the old number: remove the onload.dev-* files in /var/run/cdi, run `systemctl start onload-cdi.service`, then start a new container"
+        );
+    }
+
+    /// The source of /dev/a with these mounts.
+    fn mounted(mounts: &str) -> Option<PathBuf> {
+        let config = OciConfig::parse(format!(r#"{{"mounts":[{mounts}]}}"#).as_bytes()).unwrap();
+        let destinations = config.mounts().iter().map(|mount| mount.destination().into());
+        let mounts = destinations.zip(0..).collect();
+        mount_source(Path::new("/dev/a"), &config, &mounts)
     }
 
     #[test]
-    fn a_stale_number_beside_a_fresh_specification_is_answered_with_what_helps_then() {
-        let message = remedied("#231:192", "231:193");
-        assert!(message.contains("remove the onload.dev-* files in /var/run/cdi"), "{message}");
-        assert!(!message.contains("renumbered"), "{message}");
+    fn the_last_mount_that_covers_the_node_brings_it() {
+        let tmpfs = r#"{"destination":"/dev","type":"tmpfs","source":"tmpfs"}"#;
+        let bind =
+            r#"{"destination":"/dev/a","type":"none","source":"/dev/x","options":["ro","rbind"]}"#;
+        let whole = r#"{"destination":"/dev","type":"bind","source":"/host"}"#;
+        assert_eq!(mounted(bind), Some("/dev/x".into()));
+        assert_eq!(mounted(&format!("{tmpfs},{bind}")), Some("/dev/x".into()));
+        assert_eq!(mounted(&format!("{bind},{tmpfs}")), None);
+        assert_eq!(mounted(&format!("{tmpfs},{whole}")), Some("/host/a".into()));
+        assert_eq!(mounted(tmpfs), None);
+        assert_eq!(mounted(r#"{"destination":"/dev/a","type":"bind"}"#), None);
+        assert_eq!(mounted(r#"{"destination":"/dev/aa","type":"bind","source":"/x"}"#), None);
     }
 
     /// The outcome if `source` is mounted at the node's path; `tty` is a character device.
@@ -236,8 +266,8 @@ mod tests {
             r#"{{"mounts":[{{"destination":"/dev","type":"tmpfs","source":"tmpfs"}},
                 {{"destination":"/dev/onload","type":"bind","source":{source:?},"options":[{options}]}}]}}"#
         );
-        let listed = ListedNodes::parse(Deserializer::from_str(&json), &expect).unwrap();
-        check(&expect, &listed, Path::new("/dev"), &Sysfs::at_root(tree.path()))
+        let config = OciConfig::parse(json.as_bytes()).unwrap();
+        check(&expect, &config, Path::new("/dev"), &Sysfs::at_root(tree.path()))
             .map_err(|error| format!("{error:#}"))
     }
 

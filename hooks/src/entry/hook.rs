@@ -1,6 +1,6 @@
 //! `onload-hook`: runs the stage that the command line names.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,7 @@ use onload_core::container_id::ContainerId;
 use onload_core::hook_arguments::{self, HookArguments, PROGRAM};
 use onload_lease::LeasedContainer;
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::error::{Context, Error, Result, bail};
-use onload_sys::text::Quoted;
+use onload_sys::error::{Context, Error, Result, error};
 
 use super::config_edit::{self, StreamResult};
 use super::log_file::{self, LogLine};
@@ -35,120 +34,68 @@ fn usage() -> String {
     )
 }
 
-/// The hook stages of runtime-spec's config.md ("POSIX-platform Hooks") that this version does not
-/// handle. A specification or a configuration of another version may call them.
-const OTHER_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
-
-#[derive(Debug, PartialEq, Eq)]
-enum HookCommand {
-    /// `createRuntime` and `prestart`.
-    CreateRuntime {
-        stage: &'static str,
-        args: Vec<OsString>,
-    },
-    Poststop {
-        args: Vec<OsString>,
-    },
-    Precreate,
-    Reapply(ContainerId),
-    OtherStage(&'static str),
-    Version,
-    Help,
-}
-
 /// Runs the hook and returns its exit status.
 #[must_use]
 pub fn main(args: &[OsString]) -> i32 {
-    let (config, command) = match parse(args.get(1..).unwrap_or_default()) {
-        Ok(parsed) => parsed,
-        Err(error) => {
-            fail(Path::new(CONFIG_PATH), ":", &error);
-            return USAGE;
-        }
+    let Some((config, words)) = take_config(args.get(1..).unwrap_or_default()) else {
+        return fail_usage(Path::new(CONFIG_PATH), "--config needs an absolute path");
     };
-    match dispatch(&command, &config) {
-        Ok(()) => SUCCESS,
-        Err(error) => {
+    match run(&words, &config) {
+        None => fail_usage(&config, "unknown stage or arguments"),
+        Some(Ok(())) => SUCCESS,
+        Some(Err(error)) => {
             fail(&config, "", &error);
             FAILURE
         }
     }
 }
 
-fn parse(args: &[OsString]) -> Result<(PathBuf, HookCommand)> {
+/// Returns the configuration's path and the other arguments. Returns `None` if `--config` has no absolute path.
+fn take_config(args: &[OsString]) -> Option<(PathBuf, Vec<OsString>)> {
     let mut config = PathBuf::from(CONFIG_PATH);
-    let mut rest = Vec::with_capacity(args.len());
+    let mut words = Vec::with_capacity(args.len());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        if arg != "--config" {
-            rest.push(arg.clone());
-            continue;
-        }
-        match args.next().map(PathBuf::from) {
-            Some(path) if path.is_absolute() => config = path,
-            _ => bail!("--config needs an absolute path; {}", usage()),
+        if arg == "--config" {
+            config = args.next().map(PathBuf::from).filter(|path| path.is_absolute())?;
+        } else {
+            words.push(arg.clone());
         }
     }
-    let [word, args @ ..] = rest.as_slice() else {
-        bail!("{}", usage());
-    };
-    Ok((config, parse_command(word, args)?))
+    Some((config, words))
 }
 
-fn parse_command(word: &OsStr, args: &[OsString]) -> Result<HookCommand> {
-    let create_runtime = |stage| HookCommand::CreateRuntime { stage, args: args.to_vec() };
-    let word = word.to_str().unwrap_or_default();
-    Ok(match (word, args) {
-        ("createRuntime", _) => create_runtime("createRuntime"),
-        ("prestart", _) => create_runtime("prestart"),
-        ("poststop", args) => HookCommand::Poststop { args: args.to_vec() },
-        ("reapply", [id]) => HookCommand::Reapply(id.to_string_lossy().parse()?),
-        ("reapply", _) => bail!("reapply needs the id of one container; {}", usage()),
-        ("precreate", []) => HookCommand::Precreate,
-        ("--version", []) => HookCommand::Version,
-        ("--help", []) => HookCommand::Help,
-        ("precreate" | "--version" | "--help", [arg, ..]) => bail!(
-            "{word} takes no argument, but was given {}; {}",
-            Quoted(&arg.to_string_lossy()),
-            usage()
-        ),
-        _ => match OTHER_STAGES.into_iter().find(|stage| *stage == word) {
-            Some(stage) => HookCommand::OtherStage(stage),
-            None => bail!("unknown hook stage {}; {}", Quoted(word), usage()),
-        },
+/// Runs a command. Its errors begin with the stage, and with the container if it is known. Returns `None` if there is no
+/// such command.
+fn run(words: &[OsString], config: &Path) -> Option<Result<()>> {
+    let [word, args @ ..] = words else {
+        return None;
+    };
+    Some(match (word.to_str()?, args) {
+        (stage @ ("createRuntime" | "prestart"), _) => create_runtime(stage, args, config),
+        ("poststop", _) => run_poststop(args, config),
+        ("precreate", []) => run_precreate(config),
+        ("reapply", [id]) => run_reapply(&id.to_string_lossy(), config),
+        ("--version", []) => print_output(&format!("{PROGRAM} {}", env!("CARGO_PKG_VERSION"))),
+        ("--help", []) => print_output(&usage()),
+        _ => return None,
     })
 }
 
-/// Runs a command. Its errors begin with the stage, and with the container if it is known.
-fn dispatch(command: &HookCommand, config: &Path) -> Result<()> {
-    let print = |text: &str| writeln!(io::stdout(), "{text}").context("writing standard output");
-    match command {
-        HookCommand::CreateRuntime { stage, args } => create_runtime(stage, args, config),
-        HookCommand::Poststop { args } => run_poststop(args, config),
-        HookCommand::Precreate => run_precreate(config),
-        HookCommand::Reapply(id) => {
-            let subject = format_subject("reapply", id);
-            let warnings = reapply::run(id, config).context(&subject)?;
-            let report =
-                ContainerReport::from_warnings(warnings, log_file::read_log_config(config));
-            // The caller is not a runtime, and shows this output.
-            report_all(&subject, &report, |_, text| {
-                print_line(&format!("{PROGRAM}{text}"));
-            });
-            Ok(())
-        }
-        HookCommand::OtherStage(stage) => {
-            let warning = format!("stage {stage} is not supported; nothing was done");
-            print_message(LogLevel::Warning, &format!(": warning: {warning}"));
-            let log = log_file::read_log_config(config);
-            log_lines(&log, [(LogLevel::Warning, warning)]);
-            Ok(())
-        }
-        HookCommand::Version => {
-            print(&format!("onload-hook {}", env!("CARGO_PKG_VERSION"))).context("--version")
-        }
-        HookCommand::Help => print(&usage()).context("--help"),
-    }
+fn print_output(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").context("writing standard output")
+}
+
+fn run_reapply(id: &str, config: &Path) -> Result<()> {
+    let id: ContainerId = id.parse().context("reapply")?;
+    let subject = format_subject("reapply", &id);
+    let warnings = reapply::run(&id, config).context(&subject)?;
+    let report = ContainerReport::from_warnings(warnings, log_file::read_log_config(config));
+    // The caller is not a runtime, and shows this output.
+    report_all(&subject, &report, |_, text| {
+        print_line(&format!("{PROGRAM}{text}"));
+    });
+    Ok(())
 }
 
 fn create_runtime(stage: &str, args: &[OsString], config: &Path) -> Result<()> {
@@ -271,6 +218,11 @@ fn report_all(subject: &str, report: &ContainerReport, print: fn(LogLevel, &str)
     log_lines(&report.log, log_file::report_lines(report, &format!("{subject}: ")));
 }
 
+fn fail_usage(config: &Path, problem: &str) -> i32 {
+    fail(config, ":", &error!("{problem}; {}", usage()));
+    USAGE
+}
+
 /// Reports why the program fails. This comes last, since engines show the last line.
 fn fail(config: &Path, separator: &str, error: &Error) {
     let line = (LogLevel::Error, format!("{error:#}"));
@@ -300,60 +252,38 @@ fn print_message(level: LogLevel, text: &str) {
 mod tests {
     use super::*;
 
-    fn parsed(words: &[&str]) -> Result<(PathBuf, HookCommand)> {
-        let args: Vec<OsString> = words.iter().map(OsString::from).collect();
-        parse(&args)
-    }
-
-    fn refusal(words: &[&str]) -> String {
-        parsed(words).unwrap_err().to_string()
+    fn words(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
     }
 
     #[test]
-    fn every_served_stage_is_known() {
-        for (word, command) in [
-            ("poststop", HookCommand::Poststop { args: Vec::new() }),
-            ("precreate", HookCommand::Precreate),
-            ("--version", HookCommand::Version),
-            ("--help", HookCommand::Help),
-            ("createContainer", HookCommand::OtherStage("createContainer")),
-            ("startContainer", HookCommand::OtherStage("startContainer")),
-            ("poststart", HookCommand::OtherStage("poststart")),
+    fn what_is_no_command_is_refused() {
+        let none: &[&str] = &[];
+        for command in [
+            none,
+            &["create"],
+            &["CreateRuntime"],
+            &["createContainer"],
+            &["precreate", "x"],
+            &["reapply"],
+            &["reapply", "a", "b"],
+            &["--version", "x"],
         ] {
-            assert_eq!(parsed(&[word]).unwrap().1, command, "{word}");
+            assert!(run(&words(command), Path::new("/x.toml")).is_none(), "{command:?}");
         }
-        let id = "c1".parse().unwrap();
-        assert_eq!(parsed(&["reapply", "c1"]).unwrap().1, HookCommand::Reapply(id));
-        for stage in ["createRuntime", "prestart"] {
-            let command = parsed(&[stage, "--memlock", "1"]).unwrap().1;
-            assert!(matches!(command, HookCommand::CreateRuntime { args, .. } if args.len() == 2));
-        }
-    }
-
-    #[test]
-    fn a_stage_that_is_not_served_may_have_any_arguments() {
-        assert!(parsed(&["createContainer", "--whatever"]).is_ok());
-    }
-
-    #[test]
-    fn what_is_no_stage_is_refused() {
-        assert!(refusal(&[]).starts_with("usage: "));
-        assert!(refusal(&["create"]).contains("unknown hook stage \"create\""));
-        assert!(refusal(&["CreateRuntime"]).contains("unknown hook stage"));
-        assert!(refusal(&["precreate", "x"]).contains("takes no argument"));
-        assert!(refusal(&["reapply"]).contains("reapply needs the id"));
-        assert!(refusal(&["reapply", "a", "b"]).contains("reapply needs the id"));
-        assert!(refusal(&["reapply", "../a"]).contains("is not a container id"));
-        assert!(refusal(&["--config"]).contains("--config needs"));
-        assert!(refusal(&["--config", "rel.toml", "precreate"]).contains("--config needs"));
+        let refused = run(&words(&["reapply", "../a"]), Path::new("/x.toml")).unwrap();
+        assert!(format!("{:#}", refused.unwrap_err()).contains("is not a container id"));
     }
 
     #[test]
     fn the_configuration_is_the_fixed_file_unless_named() {
-        assert_eq!(parsed(&["precreate"]).unwrap().0, Path::new(CONFIG_PATH));
-        for words in [["--config", "/x.toml", "precreate"], ["precreate", "--config", "/x.toml"]] {
-            let (named, command) = parsed(&words).unwrap();
-            assert_eq!((named.as_path(), command), (Path::new("/x.toml"), HookCommand::Precreate));
+        let fixed = take_config(&words(&["precreate"])).unwrap();
+        assert_eq!(fixed, (PathBuf::from(CONFIG_PATH), words(&["precreate"])));
+        for named in [["--config", "/x.toml", "precreate"], ["precreate", "--config", "/x.toml"]] {
+            let taken = take_config(&words(&named)).unwrap();
+            assert_eq!(taken, (PathBuf::from("/x.toml"), words(&["precreate"])));
         }
+        assert_eq!(take_config(&words(&["--config"])), None);
+        assert_eq!(take_config(&words(&["--config", "rel.toml", "precreate"])), None);
     }
 }

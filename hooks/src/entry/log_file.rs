@@ -5,7 +5,6 @@
 //! root trusts. If writing fails, the container starts all the same. No file is opened if no log is
 //! set or there is no message.
 
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
@@ -22,20 +21,17 @@ use crate::decide::report::ContainerReport;
 /// A line and its severity.
 pub(crate) type LogLine = (LogLevel, String);
 
-/// Returns all lines about a container. They are formatted lazily, since most operators have no
-/// log.
-pub(crate) fn report_lines(
-    report: &ContainerReport,
-    subject: &str,
-) -> impl Iterator<Item = LogLine> {
-    let line = move |level, text: &dyn fmt::Display| (level, format!("{subject}{text}"));
-    let granted = Some(&report.granted).filter(|granted| !granted.is_empty());
-    report
-        .warnings
-        .iter()
-        .map(move |text| line(LogLevel::Warning, text))
-        .chain(granted.map(move |granted| line(LogLevel::Info, &format_args!("given {granted}"))))
-        .chain(report.reasons.iter().map(move |text| line(LogLevel::Debug, text)))
+/// Returns all lines about a container.
+pub(crate) fn report_lines(report: &ContainerReport, subject: &str) -> Vec<LogLine> {
+    let granted = (!report.granted.is_empty()).then(|| format!("given {}", report.granted));
+    [
+        (LogLevel::Warning, report.warnings.as_slice()),
+        (LogLevel::Info, granted.as_slice()),
+        (LogLevel::Debug, report.reasons.as_slice()),
+    ]
+    .into_iter()
+    .flat_map(|(level, texts)| texts.iter().map(move |text| (level, format!("{subject}{text}"))))
+    .collect()
 }
 
 const LOG: &str = "the log of config.toml";
@@ -103,7 +99,7 @@ mod tests {
             reasons: vec!["because".to_owned()],
             log: LogConfig::default(),
         };
-        report_lines(&report, "container c: ").collect()
+        report_lines(&report, "container c: ")
     }
 
     fn below(dir: &tempfile::TempDir) -> TrustedTree {
@@ -132,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_was_given_nothing_has_no_line() {
-        assert_eq!(report_lines(&ContainerReport::default(), "").next(), None);
+        assert!(report_lines(&ContainerReport::default(), "").is_empty());
     }
 
     #[test]

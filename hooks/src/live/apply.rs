@@ -235,15 +235,11 @@ impl Inspection<'_> {
     }
 
     fn set_limits(&mut self) -> Result<()> {
-        if self.plan.memlock.is_none() && self.plan.preload.is_none() {
-            return Ok(());
-        }
-        let process = limits::ProcessLimits::new(&self.init, self.start_time)?;
         if let Some(memlock) = self.plan.memlock {
-            self.warnings.extend(process.raise_memlock(memlock)?);
+            self.warnings.extend(limits::raise_memlock_of(&self.init, memlock)?);
         }
         if let Some(preload) = &self.plan.preload {
-            process.lower_nofile(preload.nofile)?;
+            limits::lower_nofile(&self.init, preload.nofile)?;
         }
         Ok(())
     }

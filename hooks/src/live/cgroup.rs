@@ -11,15 +11,9 @@ use onload_sys::mountinfo::{self, MountinfoLine};
 
 /// A process's cgroup in the hierarchy that controls devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceCgroup {
-    /// cgroup v1: a list of devices, `devices.allow`.
-    V1(CgroupDir),
-    /// cgroup v2: programs.
-    V2(CgroupDir),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupDir {
+    /// Whether programs control devices, as in cgroup v2, instead of the list `devices.allow` of v1.
+    pub is_v2: bool,
     /// The mount point of the hierarchy.
     pub mount: PathBuf,
     /// The cgroup in it, no leading slash.
@@ -64,12 +58,6 @@ impl CgroupDir {
         let is_scope = path.extension() == Some(OsStr::new("scope"));
         is_scope.then(|| path.file_name()?.to_str()).flatten()
     }
-
-    /// Whether none of its cgroups is named after the container, and one looks like a scope.
-    pub(crate) fn is_in_unnamed_scope(&self, id: &ContainerId) -> bool {
-        let is_scope = |path: &Path| path.extension() == Some(OsStr::new("scope"));
-        self.named_after(id).is_none() && self.path.ancestors().any(is_scope)
-    }
 }
 
 /// Engines name a container's cgroup or scope `ID` or `PREFIX-ID`, with or without `.scope`.
@@ -83,19 +71,13 @@ fn is_named_after(path: &Path, id: &ContainerId) -> bool {
 
 /// Finds the cgroup of a process from its /proc/PID/cgroup and this process's mounts and cgroups;
 /// `None` if no hierarchy controls devices.
-pub(crate) fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<DeviceCgroup>> {
-    if let Some(path) = parse_path(theirs, "devices") {
-        let dir = resolve_dir(path, parse_path(own, "devices"), mounts, &|mount| {
-            mount.fs_type == b"cgroup"
-                && mount.options.split(|byte| *byte == b',').any(|option| option == b"devices")
-        })?;
-        return Ok(Some(DeviceCgroup::V1(dir)));
+pub(crate) fn find(theirs: &[u8], own: &[u8], mounts: &[u8]) -> Result<Option<CgroupDir>> {
+    for controller in ["devices", ""] {
+        if let Some(path) = parse_path(theirs, controller) {
+            return resolve_dir(path, parse_path(own, controller), mounts, controller).map(Some);
+        }
     }
-    let Some(path) = parse_path(theirs, "") else {
-        return Ok(None);
-    };
-    let dir = resolve_dir(path, parse_path(own, ""), mounts, &|mount| mount.fs_type == b"cgroup2")?;
-    Ok(Some(DeviceCgroup::V2(dir)))
+    Ok(None)
 }
 
 /// The path in a line `NUMBER:CONTROLLERS:PATH` (cgroups(7)); no controllers means cgroup v2. A
@@ -118,17 +100,24 @@ fn resolve_dir(
     path: &Path,
     own: Option<&Path>,
     mounts: &[u8],
-    wanted: &dyn Fn(&MountinfoLine<'_>) -> bool,
+    controller: &str,
 ) -> Result<CgroupDir> {
+    let is_v2 = controller.is_empty();
+    let is_hierarchy = |mount: &MountinfoLine<'_>| match mount.fs_type {
+        b"cgroup2" => is_v2,
+        b"cgroup" => {
+            mount.options.split(|byte| *byte == b',').any(|one| one == controller.as_bytes())
+        }
+        _ => false,
+    };
     // A mount may show only a part of the hierarchy, as in a container.
-    let within = mountinfo::parse(mounts).filter(|mount| wanted(mount)).filter_map(|mount| {
+    let within = mountinfo::parse(mounts).filter(is_hierarchy).filter_map(|mount| {
         let root = mountinfo::unescape(mount.root);
         let root = Path::new(OsStr::from_bytes(&root));
         let below = |path: &Path| path.strip_prefix(root).ok().map(Path::to_owned);
         let mounted = mountinfo::unescape(mount.point);
-        let dir =
-            CgroupDir { mount: PathBuf::from(OsStr::from_bytes(&mounted)), path: below(path)? };
-        Some((dir, own.and_then(below)))
+        let mount = PathBuf::from(OsStr::from_bytes(&mounted));
+        Some((CgroupDir { is_v2, mount, path: below(path)? }, own.and_then(below)))
     });
     let Some((found, own)) = within.last() else {
         bail!(
@@ -165,7 +154,7 @@ mod tests {
     }
 
     /// As [`super::find`], with texts.
-    fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<DeviceCgroup>> {
+    fn find(theirs: &str, own: &str, mounts: &str) -> Result<Option<CgroupDir>> {
         super::find(theirs.as_bytes(), own.as_bytes(), mounts.as_bytes())
     }
 
@@ -183,7 +172,7 @@ mod tests {
         let mounts = [b"36 22 0:31 / /home/\xe9 rw - fuse.sshfs u@h:\xff rw\n", V2.as_bytes()];
         let theirs = b"0::/machine.slice/a\xff/c0ffee\n";
         let found = super::find(theirs, b"0::/user.slice/\xe9\n", &mounts.concat());
-        let Ok(Some(DeviceCgroup::V2(dir))) = found else {
+        let Ok(Some(dir @ CgroupDir { is_v2: true, .. })) = found else {
             panic!("{found:?}");
         };
         let path = OsStr::from_bytes(b"machine.slice/a\xff/c0ffee");
@@ -193,7 +182,7 @@ mod tests {
 
     fn v2(path: &str) -> CgroupDir {
         match find(&format!("0::{path}\n"), SHELL, V2) {
-            Ok(Some(DeviceCgroup::V2(dir))) => dir,
+            Ok(Some(dir)) if dir.is_v2 => dir,
             other => panic!("{other:?}"),
         }
     }
@@ -249,17 +238,13 @@ mod tests {
         ] {
             assert_eq!(v2(path).systemd_scope(&id()), None, "{path}");
         }
-        assert!(v2("/machine.slice/beef.scope/container").is_in_unnamed_scope(&id()));
-        for path in ["/machine.slice/beef", "/a/c0ffee/init.scope", "/a.scope/c0ffee"] {
-            assert!(!v2(path).is_in_unnamed_scope(&id()), "{path}");
-        }
     }
 
     #[test]
     fn the_devices_controller_comes_before_the_unified_hierarchy() {
         let theirs = "5:devices:/docker/c0ffee\n0::/\n";
         let found = find(theirs, "5:devices:/\n0::/\n", V1).unwrap();
-        let Some(DeviceCgroup::V1(dir)) = found else {
+        let Some(dir @ CgroupDir { is_v2: false, .. }) = found else {
             panic!("{found:?}");
         };
         assert_eq!(dir.full_path(), Path::new("/sys/fs/cgroup/devices/docker/c0ffee"));
@@ -269,7 +254,7 @@ mod tests {
     fn a_mount_of_a_part_of_the_hierarchy_is_looked_through() {
         let part = "30 22 0:26 /outer /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let found = find("0::/outer/c0ffee\n", "0::/outer/shell\n", part).unwrap();
-        assert!(matches!(found, Some(DeviceCgroup::V2(dir)) if dir.path == Path::new("c0ffee")));
+        assert!(found.is_some_and(|dir| dir.is_v2 && dir.path == Path::new("c0ffee")));
         for (path, mounts) in [("/other/c0ffee", part), ("/a", "")] {
             assert_eq!(
                 refusal(&format!("0::{path}\n"), SHELL, mounts),

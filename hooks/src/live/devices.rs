@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use onload_core::container_id::ContainerId;
 use onload_sys::bpf::cgroup::{self as bpf, AttachedPrograms, BpfProgram};
@@ -12,7 +13,7 @@ use onload_sys::error::{Context, Result, bail};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::cgroup::{CgroupDir, DeviceCgroup};
+use super::cgroup::CgroupDir;
 use super::program;
 use super::systemd::Systemd;
 use crate::decide::verified_node::CgroupRule;
@@ -29,7 +30,7 @@ pub struct CgroupChanges {
 
 #[derive(Debug)]
 struct ReplacedProgram {
-    cgroup: OwnedFd,
+    cgroup: Rc<OwnedFd>,
     flags: u32,
     old: OwnedFd,
     /// `None` if the old one was detached because systemd's program replaces it.
@@ -58,20 +59,16 @@ impl CgroupChanges {
 /// Allows a container to open all of these devices, or none of them if an error occurs. `socket` is the path
 /// of systemd's socket.
 pub fn allow_devices(
-    cgroup: &DeviceCgroup,
+    dir: &CgroupDir,
     id: &ContainerId,
     rules: &[CgroupRule],
     socket: &Path,
 ) -> Result<CgroupChanges> {
-    let (DeviceCgroup::V1(dir) | DeviceCgroup::V2(dir)) = cgroup;
     let mut update = DeviceUpdate { dir, id, rules, socket, changes: CgroupChanges::default() };
     if rules.is_empty() {
         return Ok(update.changes);
     }
-    let result = match cgroup {
-        DeviceCgroup::V1(_) => update.allow_v1(),
-        DeviceCgroup::V2(_) => update.allow_v2(),
-    };
+    let result = if dir.is_v2 { update.allow_v2() } else { update.allow_v1() };
     match result {
         Ok(()) => Ok(update.changes),
         Err(error) => {
@@ -100,7 +97,7 @@ struct DeviceUpdate<'a> {
 /// A cgroup, and the device programs that were attached to it at first.
 struct CgroupPrograms {
     path: PathBuf,
-    fd: OwnedFd,
+    fd: Rc<OwnedFd>,
     /// The programs when the cgroup was opened.
     before: AttachedPrograms,
 }
@@ -109,11 +106,7 @@ impl CgroupPrograms {
     fn open(path: PathBuf) -> Result<Self> {
         let fd = open_dir(&path)?;
         let before = query(&path, &fd)?;
-        Ok(CgroupPrograms { path, fd, before })
-    }
-
-    fn copy(&self) -> Result<OwnedFd> {
-        self.fd.try_clone().with_context(|| format!("opening {:?}", self.path))
+        Ok(CgroupPrograms { path, fd: Rc::new(fd), before })
     }
 }
 
@@ -154,13 +147,6 @@ impl DeviceUpdate<'_> {
     /// the devices in that list. Returns whether they were added.
     fn update_systemd(&mut self) -> Result<bool> {
         let Some(scope) = self.dir.systemd_scope(self.id) else {
-            if self.dir.is_in_unnamed_scope(self.id) {
-                self.changes.warnings.push(format!(
-                    "no systemd scope of cgroup {:?} is named after the container, so systemd is not \
-                     informed, and its next daemon-reload or update closes the devices",
-                    self.dir.full_path()
-                ));
-            }
             return Ok(false);
         };
         let Some(mut systemd) = Systemd::connect(self.socket, scope)? else {
@@ -271,7 +257,8 @@ fn detach(cgroup_programs: &CgroupPrograms, flags: u32, old: OwnedFd) -> Result<
     bpf::detach(cgroup_programs.fd.as_fd(), &old).with_context(|| {
         format!("detaching the runtime's program of cgroup {:?}", cgroup_programs.path)
     })?;
-    Ok(ReplacedProgram { cgroup: cgroup_programs.copy()?, flags, old, new: None })
+    let cgroup = Rc::clone(&cgroup_programs.fd);
+    Ok(ReplacedProgram { cgroup, flags, old, new: None })
 }
 
 /// The result of prepending the rules to a program.
@@ -315,7 +302,7 @@ fn extend(
     };
     let id = bpf::program_id(&new)
         .with_context(|| program_context("looking at the new device program"))?;
-    let cgroup = cgroup_programs.copy()?;
+    let cgroup = Rc::clone(&cgroup_programs.fd);
     match bpf::replace(cgroup.as_fd(), flags, &new, &old) {
         // It has been detached, or it is attached by a link (kernel/bpf/cgroup.c,
         // `find_attach_entry`). The next round shows whether it is still there.

@@ -13,12 +13,13 @@ use onload_sys::netlink::nldev::RdmaChardev;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::io::Errno;
 
-use super::cgroup::{self, DeviceCgroup};
+use super::cgroup::{self, CgroupDir};
 use super::plan::{BindMount, InjectionPlan, PreloadPlan, VARIABLES, list_in_the_way};
 use super::target::{MountTarget, TargetChecker};
 use crate::config::state::OciState;
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::preload_choice::LD_SO_PRELOAD;
+use crate::decide::report::ContainerReport;
 use crate::decide::subject::CONFIG_JSON;
 use crate::image::overmount::{Overmount, Overmounts};
 use crate::image::preload::{self, PreloadContext, PreloadedLibrary};
@@ -27,7 +28,7 @@ use crate::record::init::{InitProcess, RootUser, read_whole};
 use onload_sys::fs::container_root::ContainerRoot;
 
 /// The container's device cgroup; `None` if nothing controls devices.
-pub(super) fn own_device_cgroup(init: &InitProcess) -> Result<Option<DeviceCgroup>> {
+pub(super) fn own_device_cgroup(init: &InitProcess) -> Result<Option<CgroupDir>> {
     let theirs = init.read("cgroup")?;
     let path = "/proc/self/cgroup";
     let own = File::open(path).and_then(read_whole).with_context(|| format!("reading {path:?}"))?;
@@ -54,7 +55,7 @@ pub(super) struct Inspection<'a> {
     pub(super) targets: Vec<MountTarget>,
     /// The targets that will be created in the root.
     pub(super) missing: Vec<CreatedPath>,
-    pub(super) device_cgroup: Option<DeviceCgroup>,
+    pub(super) device_cgroup: Option<CgroupDir>,
     pub(super) user: Option<RootUser>,
     /// The user of the container's process.
     pub(super) own_user: OciUser,
@@ -147,18 +148,17 @@ impl<'a> Inspection<'a> {
             privilege: host.privilege(),
             host,
         };
-        // The list names the library by its path if a specification provides it.
-        let targets: Vec<String> =
-            preload.library.starts_with('/').then(|| preload.library.clone()).into_iter().collect();
         let library = PreloadedLibrary {
-            source: preload.source.as_deref(),
-            targets: &targets,
+            source: preload.choice.source.as_deref(),
+            targets: preload.choice.targets.get(..1).unwrap_or_default(),
             mode: Preload::File,
             is_path_required: true,
         };
-        let check = preload::check_library(&library, config, &context).context(&preload.key)?;
-        self.warnings.extend(check.warnings);
-        self.plan.preload = check.name.is_some().then(|| preload.clone());
+        let mut report = ContainerReport::default();
+        let name = preload::check_library(&library, config, &context, &mut report)
+            .context(&preload.choice.key)?;
+        self.warnings.extend(report.warnings);
+        self.plan.preload = name.is_some().then(|| preload.clone());
         Ok(())
     }
 
@@ -168,8 +168,8 @@ impl<'a> Inspection<'a> {
             return Ok(());
         };
         let image_list = preload::read_image_list(root)
-            .map_err(|problem| list_in_the_way(&preload.key, problem))?;
-        self.list = Some(preload::list(&preload.library, &image_list));
+            .map_err(|problem| list_in_the_way(&preload.choice.key, &problem))?;
+        self.list = Some(preload::list(preload.library(), &image_list));
         Ok(())
     }
 

@@ -6,11 +6,11 @@ use onload_cdi::HookName;
 use onload_cdi::oci::OciConfig;
 use onload_core::class::Class;
 use onload_core::config::RdmaLibraries;
-use onload_core::hook_arguments::HookArguments;
+use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_sys::error::{Context, Result, error};
 use onload_sys::mount_api::attr;
 
-use super::plan::{BindMount, InjectionPlan, Requester};
+use super::plan::{BindMount, InjectionPlan};
 use crate::decide::cpu_placement::rdma_in_arguments;
 use crate::decide::host_view::{HostView, LocalHost};
 use crate::decide::subject::CONFIG_JSON;
@@ -28,13 +28,15 @@ pub(crate) struct HookLibraries {
 
 /// Chooses libraries for all RDMA devices of a container in the first of its hooks, wherever the devices are. Libraries
 /// that do not fit cause a warning only, since the user of a specification's device may have other libraries.
-pub(super) fn choose_for_hook(
+pub(crate) fn choose_for_hook(
     arguments: &HookArguments,
-    setting: RdmaLibraries,
     bundle: &Path,
     config: &OciConfig,
     host: &dyn HostView,
 ) -> Result<HookLibraries> {
+    let Some(setting) = arguments.rdma_libraries else {
+        return Ok(HookLibraries::default());
+    };
     let hooks = library_hooks(config)?;
     let devices: Vec<String> = match hooks.first() {
         Some(first) if first == arguments => hooks.iter().flat_map(rdma_in_arguments).collect(),
@@ -79,7 +81,7 @@ pub(super) fn library_hooks(config: &OciConfig) -> Result<Vec<HookArguments>> {
 /// The same for devices that are given to a container late, of which it may have none yet.
 pub(super) fn choose_for_plan(
     plan: &InjectionPlan,
-    requester: &Requester,
+    takes: &[TakeArgument],
     config: &OciConfig,
     root: Option<&ContainerRoot>,
     host: &LocalHost,
@@ -94,8 +96,8 @@ pub(super) fn choose_for_plan(
         return Ok(libraries);
     };
     let what = format!("{} may not work", plan.rdma.join(", "));
-    let warning = match requester {
-        Requester::Annotations => settings.refuse_or_warn(&what, &reason, rdma_libraries::REMEDY),
+    let warning = match takes {
+        [] => settings.refuse_or_warn(&what, &reason, rdma_libraries::REMEDY),
         _ => Ok(format!("{what}: {reason}")),
     };
     libraries.warnings.push(warning.context(&plan.keys)?);

@@ -1,129 +1,74 @@
 //! Resource limits of the container's init: RLIMIT_MEMLOCK is raised, never lowered.
 
-use std::os::fd::OwnedFd;
-
 use onload_core::config::Memlock;
 use onload_sys::error::{Context as _, Error, Result, bail, error};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::record::init::InitProcess;
+use crate::record::init::{InitProcess, no_pid_error};
 
-/// A process whose limits are set. prlimit(2) takes a PID, which the kernel may have reused for another process. A
-/// descriptor of the process shows before and after the call that it is still the same one.
-#[derive(Debug)]
-pub(crate) struct ProcessLimits<'a> {
-    init: &'a InitProcess,
-    pid: Pid,
-    start_time: u64,
-    /// `None` before Linux 5.3.
-    fd: Option<OwnedFd>,
-}
-
-impl<'a> ProcessLimits<'a> {
-    /// Opens a process with a known start time in clock ticks since boot. Fails if another process has the PID now.
-    pub(crate) fn new(init: &'a InitProcess, start_time: u64) -> Result<Self> {
-        let pid = to_pid(init.pid())?;
-        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Err(Errno::NOSYS) => None,
-            opened => Some(
-                opened
-                    .with_context(|| format!("opening a descriptor of process {}", init.pid()))?,
-            ),
-        };
-        let process = ProcessLimits { init, pid, start_time, fd };
-        // Checked after opening the descriptor: if this process exists now, it did when it was opened.
-        match process.init.start_time() {
-            Ok(now) if now == start_time => Ok(process),
-            _ => Err(not_init_error(init.pid())),
-        }
-    }
-
-    /// Raises RLIMIT_MEMLOCK to at least `want`, hard and soft. Missing privileges are a warning.
-    pub(crate) fn raise_memlock(&self, limit: Memlock) -> Result<Option<String>> {
-        self.with_live_process("raising RLIMIT_MEMLOCK", || {
-            let old = self.current_limit("Max locked memory")?;
-            let mut set = |new| prlimit(Some(self.pid), Resource::Memlock, new).map(drop);
-            raise_limit(old, &mut set, limit)
-        })
-    }
-
-    /// Lowers RLIMIT_NOFILE to at most `most` descriptors, hard and soft.
-    pub(crate) fn lower_nofile(&self, max: u64) -> Result<()> {
-        self.with_live_process("lowering RLIMIT_NOFILE", || {
-            let old = self.current_limit("Max open files")?;
-            let new = Rlimit {
-                current: Some(old.current.map_or(max, |limit| limit.min(max))),
-                maximum: Some(old.maximum.map_or(max, |limit| limit.min(max))),
-            };
-            if new != old {
-                prlimit(Some(self.pid), Resource::Nofile, new)?;
-            }
-            Ok(())
-        })
-    }
-
-    fn with_live_process<T>(
-        &self,
-        action: &'static str,
-        set: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T> {
-        let pid = self.init.pid();
-        if !self.is_alive() {
-            return Err(not_init_error(pid));
-        }
-        let result = set();
-        if !self.is_alive() {
-            bail!(
-                "process {pid}, the container's init, ended during {action}, so another process \
-                 with that number may have received the limit; start the container again"
-            );
-        }
-        result.with_context(|| format!("{action} of process {pid}"))
-    }
-
-    /// The descriptor of a process becomes readable when the process ends (pidfd_open(2)).
-    fn is_alive(&self) -> bool {
-        let Some(fd) = &self.fd else {
-            return self.init.start_time().ok() == Some(self.start_time);
-        };
-        let mut poll_fds = [PollFd::new(fd, PollFlags::IN)];
-        poll(&mut poll_fds, Some(&Timespec::default())) == Ok(0)
-    }
-
-    /// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
-    fn current_limit(&self, name: &str) -> Result<Rlimit, Errno> {
-        let text = self
-            .init
-            .read_file("limits")
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
-    }
-}
-
-/// As [`ProcessLimits::raise_memlock`], of the process that a runtime states. The runtime waits for this process, so its init
-/// is not younger; a younger process merely has its number.
+/// Raises RLIMIT_MEMLOCK of the process that a runtime states. The runtime waits for this process, so its init is not
+/// younger than this one; a younger process merely has its number.
 pub(crate) fn raise_memlock(pid: Option<u32>, limit: Memlock) -> Result<Option<String>> {
-    let pid = pid.ok_or_else(no_process_error)?;
-    to_pid(pid)?;
-    let init = InitProcess::open(Some(pid))?;
-    let start_time = init.start_time()?;
-    if start_time > InitProcess::open(Some(std::process::id()))?.start_time()? {
-        return Err(not_init_error(pid));
+    let init = InitProcess::open(pid)?;
+    if init.start_time()? > InitProcess::open(Some(std::process::id()))?.start_time()? {
+        return Err(not_init_error(init.pid()));
     }
-    ProcessLimits::new(&init, start_time)?.raise_memlock(limit)
+    raise_memlock_of(&init, limit)
 }
 
-/// A `Pid` is never 0, which would mean this process itself.
-fn to_pid(number: u32) -> Result<Pid> {
-    i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(no_process_error)
+/// Raises RLIMIT_MEMLOCK to at least `limit`, hard and soft. Missing privileges are a warning.
+pub(crate) fn raise_memlock_of(init: &InitProcess, limit: Memlock) -> Result<Option<String>> {
+    with_live_process(init, "raising RLIMIT_MEMLOCK", |pid| {
+        let old = current_limit(init, "Max locked memory")?;
+        raise_limit(old, &mut |new| prlimit(Some(pid), Resource::Memlock, new).map(drop), limit)
+    })
 }
 
-fn no_process_error() -> Error {
-    Error::new(
-        "the container's state has no pid, so RLIMIT_MEMLOCK cannot be raised; this stage of a hook has to run when the container's init exists",
-    )
+/// Lowers RLIMIT_NOFILE to at most `max` descriptors, hard and soft.
+pub(crate) fn lower_nofile(init: &InitProcess, max: u64) -> Result<()> {
+    with_live_process(init, "lowering RLIMIT_NOFILE", |pid| {
+        let old = current_limit(init, "Max open files")?;
+        let new = Rlimit {
+            current: Some(old.current.map_or(max, |limit| limit.min(max))),
+            maximum: Some(old.maximum.map_or(max, |limit| limit.min(max))),
+        };
+        if new != old {
+            prlimit(Some(pid), Resource::Nofile, new)?;
+        }
+        Ok(())
+    })
+}
+
+/// Sets a limit by prlimit(2), which takes a PID that the kernel may have reused for another process. The descriptor of
+/// the init's /proc directory shows before and after the call whether the init exists.
+fn with_live_process<T>(
+    init: &InitProcess,
+    action: &'static str,
+    set: impl FnOnce(Pid) -> Result<T, Errno>,
+) -> Result<T> {
+    let number = init.pid();
+    // A `Pid` is never 0, which would mean this process itself.
+    let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(no_pid_error)?;
+    if init.start_time().is_err() {
+        return Err(not_init_error(number));
+    }
+    let result = set(pid);
+    if init.start_time().is_err() {
+        bail!(
+            "process {number}, the container's init, ended during {action}, so another process \
+             with that number may have received the limit; start the container again"
+        );
+    }
+    result.with_context(|| format!("{action} of process {number}"))
+}
+
+/// rustix does not offer prlimit(2) without a new limit; /proc/PID/limits says the same.
+fn current_limit(init: &InitProcess, name: &str) -> Result<Rlimit, Errno> {
+    let text = init
+        .read_file("limits")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    parse_limits(&String::from_utf8_lossy(&text), name).ok_or(Errno::IO)
 }
 
 fn not_init_error(pid: u32) -> Error {
@@ -147,10 +92,7 @@ fn raise_limit(
     set: &mut dyn FnMut(Rlimit) -> Result<(), Errno>,
     limit: Memlock,
 ) -> Result<Option<String>, Errno> {
-    let bytes = match limit {
-        Memlock::Unlimited => None,
-        Memlock::Bytes(bytes) => Some(bytes),
-    };
+    let bytes = limit.bytes();
     let new =
         Rlimit { current: max_limit(old.current, bytes), maximum: max_limit(old.maximum, bytes) };
     if new == old {
@@ -165,16 +107,14 @@ fn raise_limit(
     let hard = old.maximum;
     let soft_only = Rlimit { current: hard, maximum: hard };
     match set(soft_only) {
-        Ok(()) => Ok(Some(format!(
-            "RLIMIT_MEMLOCK raised only to the hard limit of {}, not to {limit}: CAP_SYS_RESOURCE is missing",
-            hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes")),
-        ))),
-        // The process belongs to another user.
-        Err(Errno::PERM | Errno::ACCESS) => {
-            Ok(Some(format!("RLIMIT_MEMLOCK not raised to {limit}: CAP_SYS_RESOURCE is missing")))
-        }
-        Err(error) => Err(error),
+        // A failure without privileges means that the process belongs to another user.
+        Ok(()) | Err(Errno::PERM | Errno::ACCESS) => {}
+        Err(error) => return Err(error),
     }
+    let hard = hard.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes"));
+    Ok(Some(format!(
+        "RLIMIT_MEMLOCK is at most {hard} and not {limit}: CAP_SYS_RESOURCE is missing"
+    )))
 }
 
 pub(crate) fn max_limit(one: Option<u64>, other: Option<u64>) -> Option<u64> {
@@ -230,7 +170,7 @@ mod tests {
         let warning = process.raise(Memlock::Unlimited).unwrap();
         assert_eq!(
             warning,
-            "RLIMIT_MEMLOCK raised only to the hard limit of 64 bytes, not to unlimited: CAP_SYS_RESOURCE is missing"
+            "RLIMIT_MEMLOCK is at most 64 bytes and not unlimited: CAP_SYS_RESOURCE is missing"
         );
         assert_eq!(process.limits(), (Some(64), Some(64)));
     }
@@ -240,7 +180,10 @@ mod tests {
         let mut process = Fake::new(Some(8), Some(64));
         process.is_ours = false;
         let warning = process.raise(Memlock::Bytes(128)).unwrap();
-        assert_eq!(warning, "RLIMIT_MEMLOCK not raised to 128: CAP_SYS_RESOURCE is missing");
+        assert_eq!(
+            warning,
+            "RLIMIT_MEMLOCK is at most 64 bytes and not 128: CAP_SYS_RESOURCE is missing"
+        );
     }
 
     #[test]
@@ -256,7 +199,7 @@ mod tests {
     fn no_pid_never_means_this_process() {
         for none in [None, Some(0)] {
             let refused = raise_memlock(none, Memlock::Unlimited).unwrap_err();
-            assert_eq!(refused.to_string(), no_process_error().to_string());
+            assert_eq!(refused.to_string(), no_pid_error().to_string());
         }
     }
 
@@ -294,19 +237,9 @@ mod tests {
     fn the_limits_of_the_process_that_was_opened_are_set() {
         let child = Waiting::new();
         let init = child.init();
-        let process = ProcessLimits::new(&init, init.start_time().unwrap()).unwrap();
-        process.lower_nofile(17).unwrap();
+        lower_nofile(&init, 17).unwrap();
         let limit = nofile(&init);
         assert_eq!((limit.current, limit.maximum), (Some(17), Some(17)));
-    }
-
-    #[test]
-    fn a_process_with_the_number_of_another_keeps_its_limits() {
-        let child = Waiting::new();
-        let init = child.init();
-        let earlier = init.start_time().unwrap() - 1;
-        let refused = ProcessLimits::new(&init, earlier).unwrap_err();
-        assert_eq!(refused.to_string(), not_init_error(child.0.id()).to_string());
     }
 
     #[test]
@@ -324,36 +257,21 @@ mod tests {
     fn a_process_that_ended_before_has_no_limits_to_set() {
         let mut child = Waiting::new();
         let init = child.init();
-        let start_time = init.start_time().unwrap();
-        let process = ProcessLimits::new(&init, start_time).unwrap();
         child.end();
-        for refused in [
-            process.lower_nofile(17).unwrap_err(),
-            ProcessLimits::new(&init, start_time).unwrap_err(),
-        ] {
-            let line = refused.to_string();
-            assert!(line.contains(&child.0.id().to_string()), "{line}");
-        }
-        let refused = process.lower_nofile(17).unwrap_err();
+        let refused = lower_nofile(&init, 17).unwrap_err();
         assert_eq!(refused.to_string(), not_init_error(child.0.id()).to_string());
     }
 
     #[test]
     fn a_process_that_ends_meanwhile_is_told() {
-        for has_descriptor in [true, false] {
-            let mut child = Waiting::new();
-            let init = child.init();
-            let mut process = ProcessLimits::new(&init, init.start_time().unwrap()).unwrap();
-            if !has_descriptor {
-                process.fd = None;
-            }
-            let result = process.with_live_process("setting it", || {
-                child.end();
-                Ok(())
-            });
-            let line = ErrorChain(&result.unwrap_err()).to_string();
-            assert!(line.contains("ended during setting it, so another process"), "{line}");
-        }
+        let mut child = Waiting::new();
+        let init = child.init();
+        let result = with_live_process(&init, "setting it", |_| {
+            child.end();
+            Ok(())
+        });
+        let line = ErrorChain(&result.unwrap_err()).to_string();
+        assert!(line.contains("ended during setting it, so another process"), "{line}");
     }
 
     #[test]

@@ -24,12 +24,10 @@ use onload_cdi::oci::OciConfig;
 use onload_core::hook_arguments::{HookArguments, TakeArgument};
 use onload_core::request::Request;
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::error::{Context, Result};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use onload_sys::error::Result;
 
-use crate::config::config_file::OciConfigFile;
-use crate::config::decision_input::{self, DecisionInput};
+use crate::config::config_file::{OciConfigFile, read_config};
+use crate::config::decision_input::DecisionInput;
 use crate::config::scan::ScanScope;
 use crate::config::state::OciState;
 use crate::decide::host_view::{HostView, LocalHost};
@@ -44,8 +42,9 @@ use crate::record::lease::{self, Reserver};
 use crate::record::sweep;
 use inspect::Inspection;
 use libraries::HookLibraries;
+pub(crate) use libraries::choose_for_hook;
 use onload_sys::fs::container_root::ContainerRoot;
-use plan::{InjectionPlan, Requester};
+use plan::InjectionPlan;
 
 /// Gives a container what its annotations request and its configuration does not contain.
 pub(crate) fn inject(state: &OciState, config_path: &Path) -> Result<ContainerReport> {
@@ -55,8 +54,7 @@ pub(crate) fn inject(state: &OciState, config_path: &Path) -> Result<ContainerRe
         return Ok(ContainerReport::default());
     };
     let host = LocalHost::with_config(config_path)?;
-    let requester = Requester::Annotations;
-    inject_request(state, &config, &request, &requester, &host)
+    inject_request(state, &config, &request, &[], &host)
 }
 
 /// Gives a container members of the pools that a specification's device refers to.
@@ -67,16 +65,14 @@ pub(crate) fn inject_members(
 ) -> Result<ContainerReport> {
     let config = read_config(&state.bundle)?;
     let host = LocalHost::with_config(config_path)?;
-    let requester = Requester::Takes(takes.to_vec());
-    let request = Requester::request(takes);
-    inject_request(state, &config, &request, &requester, &host)
+    inject_request(state, &config, &plan::take_request(takes), takes, &host)
 }
 
 fn inject_request(
     state: &OciState,
     config: &OciConfig,
     request: &Request,
-    requester: &Requester,
+    takes: &[TakeArgument],
     host: &LocalHost,
 ) -> Result<ContainerReport> {
     // Without the mounts of the container's configuration, as this process sees the root. If it cannot
@@ -96,13 +92,13 @@ fn inject_request(
         Some(_) => earlier_injection(state, host, &mut warnings)?,
         None => None,
     };
-    if requester.is_served_by(before.as_ref()) {
+    if plan::is_served_before(takes, before.as_ref()) {
         return Ok(ContainerReport::from_warnings(warnings, host.log()));
     }
     let mut reserver = Reserver::creating(host, "onload-hook");
     reserver.fetch = Some(&moves::fetch);
     let (mut plan, reservation) = reserver.decide_and_reserve(
-        |pools| plan::decide(subject, requester, &state.id, host, pools),
+        |pools| plan::decide(subject, takes, &state.id, host, pools),
         |plan| plan.choice.take(),
     )?;
     warnings.append(&mut plan.warnings);
@@ -111,15 +107,16 @@ fn inject_request(
         return Ok(report);
     }
     report.granted = std::mem::take(&mut plan.granted);
-    let result = libraries::choose_for_plan(&plan, requester, config, root.as_ref(), host)
-        .and_then(|libraries| {
+    let result = libraries::choose_for_plan(&plan, takes, config, root.as_ref(), host).and_then(
+        |libraries| {
             plan.record.library_warnings.clone_from(&libraries.warnings);
             report.warnings.extend(libraries.warnings);
             report.reasons = libraries.reasons;
             plan.binds.extend(libraries.binds);
             report.reasons.extend(plan.reasons());
             inject_plan(state, config, plan, before, host)
-        });
+        },
+    );
     if let (Err(_), Some(reservation)) = (&result, &reservation) {
         lease::cancel(reservation);
     }
@@ -127,32 +124,15 @@ fn inject_request(
     Ok(report)
 }
 
-/// Returns what the hook of a specification does about libraries for RDMA devices.
-pub(crate) fn choose_libraries(
-    arguments: &HookArguments,
-    state: &OciState,
-    host: &LocalHost,
-) -> Result<HookLibraries> {
-    match arguments.rdma_libraries {
-        None => Ok(HookLibraries::default()),
-        Some(setting) => {
-            let config = read_config(&state.bundle)?;
-            libraries::choose_for_hook(arguments, setting, &state.bundle, &config, host)
-        }
-    }
-}
-
 /// Returns the messages and mounts of the hooks in a bundle, which an engine took from specifications, about libraries
 /// for its RDMA devices.
 pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<ContainerReport> {
     let config = read_config(bundle)?;
-    let looking = libraries::library_hooks(&config)?;
-    let Some((first, setting)) =
-        looking.first().and_then(|hook| Some((hook, hook.rdma_libraries?)))
-    else {
+    let library_hooks = libraries::library_hooks(&config)?;
+    let Some(first) = library_hooks.first() else {
         return Ok(ContainerReport::default());
     };
-    let libraries = libraries::choose_for_hook(first, setting, bundle, &config, host)?;
+    let libraries = choose_for_hook(first, bundle, &config, host)?;
     let mounts = libraries.binds.iter().map(|bind| {
         let (target, source) = (bind.target.display(), bind.source.display());
         format!("the hook of its device would mount {target} from {source}")
@@ -168,6 +148,7 @@ pub(crate) fn explain_libraries(bundle: &Path, host: &dyn HostView) -> Result<Co
 /// what earlier hooks did is undone then too. Returns warnings.
 pub(crate) fn mount_libraries(
     state: &OciState,
+    config: &OciConfig,
     libraries: HookLibraries,
     host: &LocalHost,
 ) -> Result<Vec<String>> {
@@ -188,9 +169,9 @@ pub(crate) fn mount_libraries(
         if plan::is_already_given(&takes, before.as_ref()) {
             return Ok(None);
         }
-        let (init, config) = (InitProcess::open(state.pid)?, read_config(&state.bundle)?);
+        let init = InitProcess::open(state.pid)?;
         sweep::remove_stale(Path::new(RUN_DIR), Some(&state.id));
-        Inspection::new(state, init, &config, host, plan, before).map(Some)
+        Inspection::new(state, init, config, host, plan, before).map(Some)
     };
     match inspect(&mut warnings) {
         Ok(Some(inspection)) => warnings.extend(inspection.apply(host)?),
@@ -234,6 +215,7 @@ fn record(state: &OciState, takes: Vec<String>, warnings: &[String], host: &Loca
 pub(crate) fn move_rdma(
     state: &OciState,
     arguments: &HookArguments,
+    config: &OciConfig,
     libraries: HookLibraries,
     host: &LocalHost,
 ) -> Result<Vec<String>> {
@@ -243,18 +225,11 @@ pub(crate) fn move_rdma(
         return Ok(warnings);
     }
     let mut plan = plan::plan_moves(arguments, &host.settings()?)?;
-    let config = read_config(&state.bundle)?;
     plan.binds.extend(libraries.binds);
     plan.record.library_warnings.clone_from(&warnings);
-    let more = inject_plan(state, &config, plan, before, host)?;
+    let more = inject_plan(state, config, plan, before, host)?;
     warnings.extend(more);
     Ok(warnings)
-}
-
-fn read_config(bundle: &Path) -> Result<OciConfig> {
-    let file = OciConfigFile::open(bundle, None)?;
-    let text = decision_input::into_text(file.scan(ScanScope::Annotations)?.kept)?;
-    OciConfig::parse_text(text).context("config.json")
 }
 
 /// Examines the container, claims what it has for itself, and gives it the rest. Nothing of the container is changed
@@ -300,16 +275,10 @@ fn earlier_injection(
     host: &LocalHost,
     warnings: &mut Vec<String>,
 ) -> Result<Option<LiveInjection>> {
-    let run = match host.trusted().open_dir(Path::new(RUN_DIR)) {
-        Ok(run) => run,
+    let dir = match host.trusted().open_dir(&Path::new(RUN_DIR).join(state.id.as_str())) {
+        Ok(dir) => dir,
         Err(error) if error.is_absent() => return Ok(None),
         Err(error) => return Err(error.into()),
-    };
-    let id = state.id.as_str();
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = match rustix::fs::openat(&run, id, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        dir => dir.with_context(|| format!("writing {:?}", Path::new(RUN_DIR).join(id)))?,
     };
     let record = container_record::read_known(&dir, warnings)?;
     let Some(injection) = record.and_then(|record| record.live) else {

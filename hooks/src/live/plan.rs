@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError, OciHook};
+use onload_cdi::oci::{CapabilitySet, DeviceRule, OciConfig, OciConfigError};
 use onload_cdi::{ContainerEdits, Hook, Mount, variable_name};
 use onload_core::class::Class;
 use onload_core::config::{Memlock, Preload};
@@ -22,24 +22,15 @@ use crate::decide::pools::{PoolChoice, Pools};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::subject::{CONFIG_JSON, DecisionSubject};
 use crate::decide::sysfs::DeviceNumber;
-use crate::decide::verified_node::{CgroupRule, DeviceAccess};
+use crate::decide::verified_node::{CgroupRule, DeviceAccess, VerifiedNode};
 use crate::decide::{self, Decision, cpuset};
-use crate::image::preload::PreloadListError;
+use crate::image::preload::own_mount_error;
 use crate::moves;
 use crate::record::container_record::LiveInjection;
 
 /// The file that tells a container's programs which members of pools it got: a hook cannot change an
 /// environment.
 pub(crate) const VARIABLES: &str = "/dev/onload-ctk.env";
-
-/// The source of a request for a running container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Requester {
-    /// The container: the operator's policy holds.
-    Annotations,
-    /// The engine, by naming devices of a specification. Users who may name them may have them.
-    Takes(Vec<TakeArgument>),
-}
 
 /// RDMA devices that move into the container's network namespace, as a record names what was done.
 pub(super) fn moved_rdma_names(arguments: &HookArguments) -> Vec<String> {
@@ -51,37 +42,31 @@ pub(super) fn is_already_given(takes: &[String], before: Option<&LiveInjection>)
     before.is_some_and(|before| takes.iter().all(|argument| before.takes.contains(argument)))
 }
 
-impl Requester {
-    /// The devices of a specification that ask.
-    fn device_names(&self) -> Vec<String> {
-        match self {
-            Requester::Annotations => Vec::new(),
-            Requester::Takes(takes) => takes.iter().map(ToString::to_string).collect(),
-        }
+/// Whether a request was served before: that of annotations, or these requests of devices of a specification.
+pub(super) fn is_served_before(takes: &[TakeArgument], before: Option<&LiveInjection>) -> bool {
+    match takes {
+        [] => before.is_some_and(|before| before.by_annotation),
+        takes => is_already_given(&take_names(takes), before),
     }
+}
 
-    /// Whether what it asks for was given before.
-    pub(crate) fn is_served_by(&self, before: Option<&LiveInjection>) -> bool {
-        match self {
-            Requester::Annotations => before.is_some_and(|before| before.by_annotation),
-            Requester::Takes(_) => is_already_given(&self.device_names(), before),
-        }
-    }
+fn take_names(takes: &[TakeArgument]) -> Vec<String> {
+    takes.iter().map(ToString::to_string).collect()
+}
 
-    /// The request of devices of a specification.
-    pub(crate) fn request(takes: &[TakeArgument]) -> Request {
-        let mut request = Request::default();
-        for argument in takes {
-            let origin = Origin::Device(format!("{}={}", argument.class.cdi_kind(), argument.pool));
-            let value = Vec::new();
-            let entry = request.devices.entry(argument.class);
-            entry
-                .or_insert(RequestEntry { origin, value })
-                .value
-                .push(DeviceRef { name: argument.pool.to_string(), count: Some(argument.count) });
-        }
-        request
+/// Returns the request of devices of a specification.
+pub(super) fn take_request(takes: &[TakeArgument]) -> Request {
+    let mut request = Request::default();
+    for argument in takes {
+        let origin = Origin::Device(format!("{}={}", argument.class.cdi_kind(), argument.pool));
+        let value = Vec::new();
+        let entry = request.devices.entry(argument.class);
+        entry
+            .or_insert(RequestEntry { origin, value })
+            .value
+            .push(DeviceRef { name: argument.pool.to_string(), count: Some(argument.count) });
     }
+    request
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,18 +98,20 @@ impl BindMount {
 /// How the library gets into the container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PreloadPlan {
-    /// The place of the request, for messages.
-    pub key: String,
-    /// The library on the host, if the specifications bring it.
-    pub source: Option<String>,
-    /// How the list names the library: by its path, if the edits provide it. The loader accepts
-    /// only a path for a set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
-    pub library: String,
+    pub choice: PreloadChoice,
     /// The maximum RLIMIT_NOFILE, in descriptors.
     pub nofile: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+impl PreloadPlan {
+    /// How the list names the library: by its path, if the edits provide it. The loader accepts only a path for a
+    /// set-user-ID program (elf/rtld.c, `do_preload`, `__RTLD_SECURE`).
+    pub(super) fn library(&self) -> &str {
+        self.choice.targets.first().map_or(LIBRARY, String::as_str)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
 pub(crate) struct InjectionPlan {
     /// The place of the request, for messages.
     pub keys: String,
@@ -150,12 +137,8 @@ pub(crate) struct InjectionPlan {
 }
 
 /// This entry point cannot set the variable instead.
-pub(super) fn list_in_the_way(key: &str, problem: PreloadListError) -> Error {
-    let cause = match problem {
-        PreloadListError::OwnMount => format!("the container has its own mount at {LD_SO_PRELOAD}"),
-        PreloadListError::Unreadable(why) => format!("merging with {LD_SO_PRELOAD}: {why}"),
-    };
-    error!("{key}: {cause}; remove that, or set onload.dev/preload: off")
+pub(super) fn list_in_the_way(key: &str, problem: &Error) -> Error {
+    error!("{key}: {problem:#}; remove that, or set onload.dev/preload: off")
 }
 
 impl InjectionPlan {
@@ -170,7 +153,7 @@ impl InjectionPlan {
             reasons.push(format!("device {} is opened", rule.numbers()));
         }
         if let Some(preload) = &self.preload {
-            reasons.push(format!("{LD_SO_PRELOAD} names {}", preload.library));
+            reasons.push(format!("{LD_SO_PRELOAD} names {}", preload.library()));
         }
         if let Some(limit) = &self.memlock {
             reasons.push(format!("RLIMIT_MEMLOCK is at least {limit}"));
@@ -216,10 +199,11 @@ fn mount_order(bind: &BindMount) -> (usize, PathBuf) {
     (bind.target.components().count(), bind.target.clone())
 }
 
-/// Decides for one container.
+/// Decides for one container. Its annotations ask, for which the operator's policy holds, or the engine, by naming
+/// devices of a specification, which are `takes` then. Users who may name them may have them.
 pub(crate) fn decide(
     subject: DecisionSubject<'_>,
-    requester: &Requester,
+    takes: &[TakeArgument],
     id: &ContainerId,
     host: &dyn HostView,
     pools: &dyn Pools,
@@ -228,8 +212,8 @@ pub(crate) fn decide(
     let mut request = subject.request.clone();
     request.expand_bundles(&settings.config.bundles)?;
     let subject = DecisionSubject { request: &request, ..subject };
-    let decision = match requester {
-        Requester::Annotations => decide::decide(subject, &settings, host, pools)?,
+    let decision = match takes {
+        [] => decide::decide(subject, &settings, host, pools)?,
         _ => decide::decide_without_policy(subject, &settings, host, pools)?,
     };
     let planner = Planner {
@@ -239,7 +223,7 @@ pub(crate) fn decide(
         settings: &settings,
         decision: &decision,
     };
-    let mut plan = planner.build(requester, host.privilege())?;
+    let mut plan = planner.build(takes, host.privilege())?;
     plan.choice = decision.choice;
     plan.warnings.splice(0..0, decision.warnings);
     Ok(plan)
@@ -284,24 +268,24 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn build(&self, requester: &Requester, privilege: Privilege) -> Result<InjectionPlan> {
+    fn build(&self, takes: &[TakeArgument], privilege: Privilege) -> Result<InjectionPlan> {
         self.refuse_requests()?;
         let not_set = self.check_cpuset()?;
-        for (class, edits) in &self.decision.by_class {
-            self.refuse_edits(*class, edits)?;
+        if let Some(what) = self.find_late_edit().context(CONFIG_JSON)? {
+            return Err(too_late_error(&self.decision.keys, &what, self.alternatives()));
         }
         let mut plan = self.plan()?;
-        plan.record.by_annotation = *requester == Requester::Annotations;
-        plan.record.takes = requester.device_names();
+        plan.record.by_annotation = takes.is_empty();
+        plan.record.takes = take_names(takes);
         plan.warnings.extend(not_set);
         if !plan.is_empty() && !privilege.is_initial_namespace {
             bail!(
                 "{}: changing a container that its runtime has already created needs root; use {}",
                 self.decision.keys,
-                self.alternatives(None)
+                self.alternatives()
             );
         }
-        if matches!(requester, Requester::Takes(_)) {
+        if !takes.is_empty() {
             let edits = &self.decision.edits;
             plan.variables = Some(edits.env.iter().map(|entry| format!("{entry}\n")).collect());
         }
@@ -314,12 +298,12 @@ impl Planner<'_> {
         if let Some(entry) = &self.request.ipc_lock
             && !self.has_ipc_lock().context(CONFIG_JSON)?
         {
-            return self.refuse(&entry.origin, "CAP_IPC_LOCK", None);
+            return Err(too_late_error(&entry.origin, "CAP_IPC_LOCK", EARLY));
         }
         if let Some(entry) = &self.request.hugepages_limit {
             let limits = self.config.hugepage_limits().context(CONFIG_JSON)?;
             if !entry.value.iter().all(|limit| limits.contains(limit)) {
-                return self.refuse(&entry.origin, "limits on huge pages", None);
+                return Err(too_late_error(&entry.origin, "limits on huge pages", EARLY));
             }
         }
         Ok(())
@@ -351,53 +335,24 @@ impl Planner<'_> {
         Ok(with.to_bytes() == self.config.to_bytes())
     }
 
-    /// Refuses the edits of a class that come too late.
-    fn refuse_edits(&self, class: Class, edits: &ContainerEdits) -> Result<()> {
-        let Some(what) = self.find_late_edit(class, edits).context(CONFIG_JSON)? else {
-            return Ok(());
-        };
-        match self.request.devices.get(&class) {
-            Some(entry) => self.refuse(&entry.origin, &what, Some(class)),
-            None => self.refuse(&Origin::Annotation(class.cdi_kind()), &what, None),
-        }
-    }
-
     /// The first edit that can no longer be made.
-    fn find_late_edit(
-        &self,
-        class: Class,
-        edits: &ContainerEdits,
-    ) -> Result<Option<String>, OciConfigError> {
+    fn find_late_edit(&self) -> Result<Option<String>, OciConfigError> {
+        let edits = &self.decision.edits;
         if let Some(entry) = self.missing_variable(edits)? {
-            let name = variable_name(entry);
-            return Ok(Some(match class {
-                Class::Profile => format!("the settings of a profile ({name} and so on)"),
-                _ => format!("the environment variable {name}"),
-            }));
+            return Ok(Some(format!("the environment variable {}", variable_name(entry))));
         }
-        for mount in &edits.mounts {
-            let is_held = self.config.mounts().iter().any(|held| {
-                held.destination() == mount.container_path && held.source() == mount.host_path
-            });
-            if !is_held && bind(mount).is_none() {
-                let kind = mount.type_.as_deref().unwrap_or("a special mount");
-                return Ok(Some(format!("{kind} at {}", mount.container_path)));
-            }
+        if let Some(mount) = edits.mounts.iter().find(|mount| bind(mount).is_none()) {
+            let kind = mount.type_.as_deref().unwrap_or("a special mount");
+            return Ok(Some(format!("{kind} at {}", mount.container_path)));
         }
-        for node in &edits.device_nodes {
+        for VerifiedNode { node, .. } in &self.decision.devices {
             if node.file_mode.is_some() || node.uid.is_some() || node.gid.is_some() {
                 let what = format!("the device node {} with its own owner or mode", node.path);
                 return Ok(Some(what));
             }
         }
-        for hook in edits.hooks.iter().filter(|hook| !is_own_hook(hook)) {
-            let hooks = match hook.hook_name.parse() {
-                Ok(stage) => self.config.hooks(stage)?,
-                Err(_) => Vec::new(),
-            };
-            if !hooks.contains(&OciHook::from(hook)) {
-                return Ok(Some(format!("the hook {}", hook.path)));
-            }
+        if let Some(hook) = edits.hooks.iter().find(|hook| !is_own_hook(hook)) {
+            return Ok(Some(format!("the hook {}", hook.path)));
         }
         let has_more = !edits.net_devices.is_empty()
             || edits.intel_rdt.is_some()
@@ -450,7 +405,7 @@ impl Planner<'_> {
     fn add_nodes(&self, plan: &mut InjectionPlan) -> Result<()> {
         let devices = &self.decision.devices;
         if !devices.is_empty() {
-            refuse_closed(&self.decision.keys, self.settings, &self.alternatives(None))?;
+            refuse_closed(&self.decision.keys, self.settings, self.alternatives())?;
         }
         let rules = self.config.device_rules().context(CONFIG_JSON)?;
         for device in devices {
@@ -462,28 +417,21 @@ impl Planner<'_> {
 
     fn plan_preload(&self, choice: &PreloadChoice) -> Result<Option<PreloadPlan>> {
         let by_env = self.has_variable(&choice.libraries).context(CONFIG_JSON)?;
-        let key = choice.key.clone();
+        let key = &choice.key;
         let is_env = choice.mode == Preload::Env;
         if choice.mode == Preload::Off || by_env && (is_env || !choice.is_asked) {
             return Ok(None);
         }
         // A specification's variable comes too late; the list has the same effect.
         if is_env && choice.is_asked {
-            let early = self.alternatives(Some(Class::Nic));
-            let alternatives = format!("{early}, or set onload.dev/preload: file");
+            let alternatives = format!("{}, or set onload.dev/preload: file", self.alternatives());
             let what = "LD_PRELOAD in its environment";
-            return Err(too_late_error(&key, what, &alternatives));
+            return Err(too_late_error(key, what, &alternatives));
         }
-        if self.has_list(choice.mount.as_ref(), &key)? {
+        if self.has_list(choice.mount.as_ref(), key)? {
             return Ok(None);
         }
-        let nofile = self.plan_nofile(&key)?;
-        Ok(Some(PreloadPlan {
-            key,
-            library: choice.targets.first().cloned().unwrap_or_else(|| LIBRARY.to_owned()),
-            source: choice.source.clone(),
-            nofile,
-        }))
+        Ok(Some(PreloadPlan { choice: choice.clone(), nofile: self.plan_nofile(key)? }))
     }
 
     fn has_variable(&self, libraries: &[String]) -> Result<bool, OciConfigError> {
@@ -506,7 +454,7 @@ impl Planner<'_> {
         if source == standard || source == format!("{RUN_DIR}/{}/ld.so.preload", self.id) {
             return Ok(true);
         }
-        Err(list_in_the_way(key, PreloadListError::OwnMount))
+        Err(list_in_the_way(key, &own_mount_error()))
     }
 
     /// A process that is executed in the container later has the limits of the configuration, not
@@ -530,10 +478,7 @@ impl Planner<'_> {
         let Some(memlock) = self.decision.memlock else {
             return Ok((None, Vec::new()));
         };
-        let bytes = match memlock {
-            Memlock::Unlimited => u64::MAX,
-            Memlock::Bytes(bytes) => bytes,
-        };
+        let bytes = memlock.bytes().unwrap_or(u64::MAX);
         let mut warnings = Vec::new();
         if let Some(limit) = self.config.rlimit("RLIMIT_MEMLOCK")? {
             if limit.soft >= bytes && limit.hard >= bytes {
@@ -548,23 +493,12 @@ impl Planner<'_> {
         Ok((Some(memlock), warnings))
     }
 
-    /// Refuses a request, or the edits of a class.
-    fn refuse(&self, origin: &Origin, what: &str, class: Option<Class>) -> Result<()> {
-        Err(too_late_error(origin, what, &self.alternatives(class)))
-    }
-
-    /// Entry points that can still give it, with the first requested name of a class if there is one.
-    fn alternatives(&self, class: Option<Class>) -> String {
-        let entry = class.and_then(|class| self.request.devices.get(&class));
-        let name = entry.and_then(|entry| entry.value.first());
-        match (class, name) {
-            // A name found in a specification cannot contain characters that confuse a terminal.
-            (Some(class), Some(name)) => format!("--device {}={name}, {EARLY}", class.cdi_kind()),
-            _ if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() => {
-                EARLY.to_owned()
-            }
-            _ => format!("the engine's --device, {EARLY}"),
+    /// Entry points that can still give all of it.
+    fn alternatives(&self) -> &'static str {
+        if self.request.ipc_lock.is_some() || self.request.hugepages_limit.is_some() {
+            return EARLY;
         }
+        "the engine's --device, the runtime onload or `onload-hook precreate`"
     }
 }
 

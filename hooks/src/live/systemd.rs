@@ -2,7 +2,7 @@
 //! connect (systemd, `src/core/dbus.c`). Messages are those of the D-Bus specification ("Message
 //! Protocol", little endian).
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
@@ -51,7 +51,6 @@ fn connect_within(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
 pub(crate) struct Systemd {
     stream: BufReader<UnixStream>,
     scope: String,
-    serial: u32,
 }
 
 impl Systemd {
@@ -61,8 +60,7 @@ impl Systemd {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             stream => stream.with_context(|| call_context(scope))?,
         };
-        let mut systemd =
-            Systemd { stream: BufReader::new(stream), scope: scope.to_owned(), serial: 0 };
+        let mut systemd = Systemd { stream: BufReader::new(stream), scope: scope.to_owned() };
         systemd.authenticate().with_context(|| call_context(scope))?;
         Ok(Some(systemd))
     }
@@ -76,11 +74,7 @@ impl Systemd {
         let name: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
         self.stream.get_mut().write_all(format!("\0AUTH EXTERNAL {name}\r\n").as_bytes())?;
         let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") && line.len() < 4096 {
-            let mut byte = [0];
-            self.stream.read_exact(&mut byte)?;
-            line.extend(byte);
-        }
+        self.stream.by_ref().take(4096).read_until(b'\n', &mut line)?;
         if !line.starts_with(b"OK ") {
             let reply = String::from_utf8_lossy(&line).trim().to_owned();
             return Err(io::Error::other(format!("authentication rejected: {reply}")));
@@ -95,16 +89,10 @@ impl Systemd {
         body.text("org.freedesktop.systemd1.Scope");
         body.text("DevicePolicy");
         let path = format!("{MANAGER}/unit/{}", escape(&self.scope));
-        let call = DbusCall {
-            path: &path,
-            interface: "org.freedesktop.DBus.Properties",
-            member: "Get",
-            signature: "ss",
-        };
-        let reply = self.call(&call, &body.0)?;
-        let mut variant = DbusReader::new(&reply);
-        let is_text = variant.signature().is_some_and(|signature| signature == "s");
-        match variant.text().filter(|_| is_text).as_deref() {
+        let reply = self.call(&path, "org.freedesktop.DBus.Properties", "Get", "ss", &body.0)?;
+        // A variant begins with the type of its value, padded like the value.
+        let policy = reply.strip_prefix(b"\x01s\0\0").and_then(read_text);
+        match policy.as_deref() {
             Some("strict" | "closed") => Ok(true),
             Some("auto") => Ok(false),
             other => Err(self.refused_error(&format!("unknown DevicePolicy {other:?}"))),
@@ -114,63 +102,73 @@ impl Systemd {
     /// Adds devices to the scope's list, until the scope ends.
     pub(crate) fn allow_devices(&mut self, rules: &[CgroupRule]) -> Result<()> {
         let body = set_device_allow(&self.scope, rules);
-        let call = DbusCall {
-            path: MANAGER,
-            interface: "org.freedesktop.systemd1.Manager",
-            member: "SetUnitProperties",
-            signature: "sba(sv)",
-        };
-        self.call(&call, &body).map(drop)
+        let interface = "org.freedesktop.systemd1.Manager";
+        self.call(MANAGER, interface, "SetUnitProperties", "sba(sv)", &body).map(drop)
     }
 
     fn refused_error(&self, message: &str) -> Error {
         error!("asking systemd about {}: {message}", self.scope)
     }
 
-    fn call(&mut self, call: &DbusCall<'_>, body: &[u8]) -> Result<Vec<u8>> {
-        self.serial += 1;
-        let reply =
-            self.exchange(call, body, self.serial).with_context(|| call_context(&self.scope))?;
-        if reply.kind == METHOD_RETURN {
-            return Ok(reply.body);
+    /// Calls a method and returns the body of the reply.
+    fn call(
+        &mut self,
+        path: &str,
+        interface: &str,
+        member: &str,
+        signature: &str,
+        body: &[u8],
+    ) -> Result<Vec<u8>> {
+        let message = encode_call(path, interface, member, signature, body);
+        let (kind, reply) = self.exchange(&message).with_context(|| call_context(&self.scope))?;
+        if kind == METHOD_RETURN {
+            return Ok(reply);
         }
-        let text = DbusReader::new(&reply.body).text().unwrap_or_default();
-        Err(self.refused_error(&format!("{}: {text}", reply.error_name)))
+        Err(self.refused_error(&read_text(&reply).unwrap_or_default()))
     }
 
-    fn exchange(&mut self, call: &DbusCall<'_>, body: &[u8], serial: u32) -> io::Result<DbusReply> {
-        self.stream.get_mut().write_all(&call.message(serial, body))?;
+    /// Returns the type and the body of the reply. This connection has only one call at a time, so the next reply answers
+    /// it.
+    fn exchange(&mut self, message: &[u8]) -> io::Result<(u8, Vec<u8>)> {
+        self.stream.get_mut().write_all(message)?;
         for _ in 0..MAX_MESSAGES {
             let reply = self.receive()?;
-            let is_answer = matches!(reply.kind, METHOD_RETURN | ERROR);
-            if is_answer && reply.reply_serial == serial {
+            if matches!(reply.0, METHOD_RETURN | ERROR) {
                 return Ok(reply);
             }
         }
         Err(io::Error::other(format!("no reply within {MAX_MESSAGES} messages")))
     }
 
-    fn receive(&mut self) -> io::Result<DbusReply> {
+    fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
         let mut fixed = [0; FIXED];
         self.stream.read_exact(&mut fixed)?;
-        let (length, body) = header_lengths(&fixed).ok_or_else(bad_message_error)?;
-        let mut fields = vec![0; length.next_multiple_of(8)];
+        let lengths = read_number(&fixed[4..]).zip(read_number(&fixed[12..]));
+        let Some((body_length, fields_length)) = lengths.filter(|_| fixed[0] == b'l') else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "malformed message"));
+        };
+        let mut fields = vec![0; fields_length.next_multiple_of(8)];
         self.stream.read_exact(&mut fields)?;
-        let mut body = vec![0; body];
+        let mut body = vec![0; body_length];
         self.stream.read_exact(&mut body)?;
-        let mut reply =
-            DbusReply { kind: fixed[1], reply_serial: 0, error_name: String::new(), body };
-        reply.read_fields(&fields[..length]).ok_or_else(bad_message_error)?;
-        Ok(reply)
+        Ok((fixed[1], body))
     }
+}
+
+/// A length at the beginning of `bytes`.
+fn read_number(bytes: &[u8]) -> Option<usize> {
+    let number = u32::from_le_bytes(*bytes.first_chunk()?);
+    usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
+}
+
+/// A text at the beginning of `bytes`.
+fn read_text(bytes: &[u8]) -> Option<String> {
+    let text = bytes.get(4..)?.get(..read_number(bytes)?)?;
+    String::from_utf8(text.to_vec()).ok()
 }
 
 fn call_context(scope: &str) -> String {
     format!("asking systemd about {scope} over {SOCKET}")
-}
-
-fn bad_message_error() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "malformed message")
 }
 
 /// A unit's name as part of an object path (systemd, `bus_label_escape`).
@@ -213,86 +211,29 @@ const ERROR: u8 = 3;
 /// Bytes before the header fields.
 const FIXED: usize = 16;
 
-mod field {
-    pub(super) const PATH: u8 = 1;
-    pub(super) const INTERFACE: u8 = 2;
-    pub(super) const MEMBER: u8 = 3;
-    pub(super) const ERROR_NAME: u8 = 4;
-    pub(super) const REPLY_SERIAL: u8 = 5;
-    pub(super) const DESTINATION: u8 = 6;
-    pub(super) const SIGNATURE: u8 = 8;
-}
-
-struct DbusCall<'a> {
-    path: &'a str,
-    interface: &'a str,
-    member: &'a str,
-    signature: &'a str,
-}
-
-impl DbusCall<'_> {
-    fn message(&self, serial: u32, body: &[u8]) -> Vec<u8> {
-        let mut message = DbusWriter(vec![b'l', METHOD_CALL, 0, 1]);
-        message.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
-        message.number(serial);
-        message.array(8, |fields| {
-            for (code, kind, value) in [
-                (field::PATH, "o", self.path),
-                (field::INTERFACE, "s", self.interface),
-                (field::MEMBER, "s", self.member),
-                (field::DESTINATION, "s", DESTINATION),
-            ] {
-                fields.align(8);
-                fields.0.push(code);
-                fields.signature(kind);
-                fields.text(value);
-            }
+/// Encodes a method call. The serial number distinguishes calls that wait at the same time, and none do.
+fn encode_call(path: &str, interface: &str, member: &str, signature: &str, body: &[u8]) -> Vec<u8> {
+    let mut message = DbusWriter(vec![b'l', METHOD_CALL, 0, 1]);
+    message.number(u32::try_from(body.len()).unwrap_or(u32::MAX));
+    message.number(1);
+    message.array(8, |fields| {
+        // The codes of "Header Fields".
+        for (code, kind, value) in
+            [(1, "o", path), (2, "s", interface), (3, "s", member), (6, "s", DESTINATION)]
+        {
             fields.align(8);
-            fields.0.push(field::SIGNATURE);
-            fields.signature("g");
-            fields.signature(self.signature);
-        });
-        message.align(8);
-        message.0.extend(body);
-        message.0
-    }
-}
-
-#[derive(Debug)]
-struct DbusReply {
-    kind: u8,
-    reply_serial: u32,
-    error_name: String,
-    body: Vec<u8>,
-}
-
-impl DbusReply {
-    fn read_fields(&mut self, fields: &[u8]) -> Option<()> {
-        let mut reader = DbusReader::new(fields);
-        while reader.offset < fields.len() {
-            reader.align(8);
-            let code = reader.byte()?;
-            match (code, reader.signature()?.as_str()) {
-                (field::REPLY_SERIAL, "u") => self.reply_serial = reader.number()?,
-                (field::ERROR_NAME, "s") => self.error_name = reader.text()?,
-                (_, "s" | "o") => reader.text().map(drop)?,
-                (_, "g") => reader.signature().map(drop)?,
-                (_, "u") => reader.number().map(drop)?,
-                _ => return None,
-            }
+            fields.0.push(code);
+            fields.signature(kind);
+            fields.text(value);
         }
-        Some(())
-    }
-}
-
-/// Bytes of the header fields, without what pads them to a multiple of 8, and of the body.
-fn header_lengths(fixed: &[u8; FIXED]) -> Option<(usize, usize)> {
-    let length = |offset| {
-        let number = DbusReader { bytes: fixed, offset }.number()?;
-        usize::try_from(number).ok().filter(|length| *length <= MAX_MESSAGE)
-    };
-    let (body, fields) = (length(4)?, length(12)?);
-    (fixed[0] == b'l').then_some((fields, body))
+        fields.align(8);
+        fields.0.push(8);
+        fields.signature("g");
+        fields.signature(signature);
+    });
+    message.align(8);
+    message.0.extend(body);
+    message.0
 }
 
 /// Values in wire format ("Marshaling").
@@ -333,52 +274,6 @@ impl DbusWriter {
     }
 }
 
-struct DbusReader<'a> {
-    bytes: &'a [u8],
-    offset: usize,
-}
-
-impl<'a> DbusReader<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
-        DbusReader { bytes, offset: 0 }
-    }
-
-    fn align(&mut self, to: usize) {
-        self.offset = self.offset.next_multiple_of(to);
-    }
-
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let taken = self.bytes.get(self.offset..self.offset.checked_add(length)?)?;
-        self.offset += length;
-        Some(taken)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        self.align(4);
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let length = usize::try_from(self.number()?).ok()?;
-        self.string(length)
-    }
-
-    fn signature(&mut self) -> Option<String> {
-        let length = usize::from(self.byte()?);
-        self.string(length)
-    }
-
-    fn string(&mut self, length: usize) -> Option<String> {
-        let text = self.take(length)?;
-        self.take(1)?;
-        String::from_utf8(text.to_vec()).ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,23 +304,17 @@ mod tests {
     }
 
     /// A message as systemd sends it.
-    fn reply(kind: u8, serial: u32, error: Option<&str>, body: &[u8]) -> Vec<u8> {
+    fn reply(kind: u8, body: &[u8]) -> Vec<u8> {
         let mut message = DbusWriter(vec![b'l', kind, 1, 1]);
         message.number(u32::try_from(body.len()).unwrap());
         message.number(77);
         message.array(8, |fields| {
             fields.align(8);
-            fields.0.push(field::REPLY_SERIAL);
+            fields.0.push(5);
             fields.signature("u");
-            fields.number(serial);
-            if let Some(name) = error {
-                fields.align(8);
-                fields.0.push(field::ERROR_NAME);
-                fields.signature("s");
-                fields.text(name);
-            }
+            fields.number(1);
             fields.align(8);
-            fields.0.push(field::SIGNATURE);
+            fields.0.push(8);
             fields.signature("g");
             fields.signature("s");
         });
@@ -493,9 +382,9 @@ mod tests {
     fn the_policy_is_asked_for_and_a_device_is_added() {
         let dir = tempfile::tempdir().unwrap();
         // A message that is not the reply to the call is skipped.
-        let mut signal = reply(4, 9, None, &text_body("noise"));
-        signal.extend(reply(METHOD_RETURN, 1, None, &variant_body("strict")));
-        let done = reply(METHOD_RETURN, 2, None, &[]);
+        let mut signal = reply(4, &text_body("noise"));
+        signal.extend(reply(METHOD_RETURN, &variant_body("strict")));
+        let done = reply(METHOD_RETURN, &[]);
         let server = play(&dir, "OK 0123\r\n", vec![signal, done]);
         let mut systemd = connect(&dir);
         assert!(systemd.is_closed().unwrap());
@@ -518,7 +407,7 @@ mod tests {
     fn an_open_scope_is_told_from_a_closed_one() {
         for (word, is_closed) in [("auto", false), ("closed", true)] {
             let dir = tempfile::tempdir().unwrap();
-            let answer = reply(METHOD_RETURN, 1, None, &variant_body(word));
+            let answer = reply(METHOD_RETURN, &variant_body(word));
             let server = play(&dir, "OK 0\r\n", vec![answer]);
             assert_eq!(connect(&dir).is_closed().unwrap(), is_closed);
             server.join().unwrap();
@@ -528,12 +417,11 @@ mod tests {
     #[test]
     fn what_systemd_refuses_is_said_in_its_words() {
         let dir = tempfile::tempdir().unwrap();
-        let name = "org.freedesktop.systemd1.NoSuchUnit";
-        let answer = reply(ERROR, 1, Some(name), &text_body("Unit not loaded."));
+        let answer = reply(ERROR, &text_body("Unit not loaded."));
         let server = play(&dir, "OK 0\r\n", vec![answer]);
         let message =
             ErrorChain(&connect(&dir).allow_devices(&[rule("r")]).unwrap_err()).to_string();
-        assert!(message.contains("NoSuchUnit: Unit not loaded."), "{message}");
+        assert!(message.contains("Unit not loaded."), "{message}");
         server.join().unwrap();
     }
 
@@ -545,13 +433,11 @@ mod tests {
         assert!(ErrorChain(&refused.unwrap_err()).to_string().contains("REJECTED"));
         server.join().unwrap();
 
-        let mut huge = reply(METHOD_RETURN, 1, None, &[]);
+        let mut huge = reply(METHOD_RETURN, &[]);
         huge[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        let mut big_endian = reply(METHOD_RETURN, 1, None, &[]);
+        let mut big_endian = reply(METHOD_RETURN, &[]);
         big_endian[0] = b'B';
-        let mut odd_field = reply(METHOD_RETURN, 1, None, &[]);
-        odd_field[18] = b'x';
-        for answer in [huge, big_endian, odd_field] {
+        for answer in [huge, big_endian] {
             let dir = tempfile::tempdir().unwrap();
             let server = play(&dir, "OK 0\r\n", vec![answer]);
             let message = ErrorChain(&connect(&dir).is_closed().unwrap_err()).to_string();
@@ -562,20 +448,12 @@ mod tests {
 
     #[test]
     fn a_list_of_devices_has_the_specified_form() {
+        // sb, with a(sv) of one property, which is a(ss) of one entry.
+        let mut form = b"\x07\0\0\0a.scope\0\x01\0\0\0".to_vec();
+        form.extend(b"\x3b\0\0\0\0\0\0\0\x0b\0\0\0DeviceAllow\0\x05a(ss)\0\0");
+        form.extend(b"\x1b\0\0\0\0\0\0\0\x0f\0\0\0/dev/char/243:0\0\x02\0\0\0rw\0");
         let body = set_device_allow("a.scope", &[rule("rw")]);
-        let mut reader = DbusReader::new(&body);
-        assert_eq!(reader.text().unwrap(), "a.scope");
-        assert_eq!(reader.number(), Some(1));
-        let properties = reader.number().unwrap();
-        reader.align(8);
-        assert_eq!(reader.offset + usize::try_from(properties).unwrap(), body.len());
-        assert_eq!(reader.text().unwrap(), "DeviceAllow");
-        assert_eq!(reader.signature().unwrap(), "a(ss)");
-        let entries = reader.number().unwrap();
-        reader.align(8);
-        assert_eq!(reader.offset + usize::try_from(entries).unwrap(), body.len());
-        assert_eq!(reader.text().unwrap(), "/dev/char/243:0");
-        assert_eq!(reader.text().unwrap(), "rw");
+        assert_eq!(body.escape_ascii().to_string(), form.escape_ascii().to_string());
     }
 
     #[test]

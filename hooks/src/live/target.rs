@@ -226,15 +226,11 @@ fn create(dir: &OwnedFd, name: &OsStr, kind: TargetType) -> Result<(), Errno> {
 
 fn check_kind(file: &OwnedFd, path: &Path, expected: TargetType) -> Result<()> {
     let stat = fstat(file).with_context(|| stat_context(path))?;
-    let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => TargetType::Directory,
-        FileType::RegularFile | FileType::CharacterDevice => TargetType::File,
-        _ => return Err(wrong_type_error(path, "regular file, device node or directory")),
-    };
-    if kind != expected {
-        return Err(wrong_type_error(path, expected.name()));
+    match (FileType::from_raw_mode(stat.st_mode), expected) {
+        (FileType::Directory, TargetType::Directory)
+        | (FileType::RegularFile | FileType::CharacterDevice, TargetType::File) => Ok(()),
+        _ => Err(wrong_type_error(path, expected.name())),
     }
-    Ok(())
 }
 
 /// The id of the mount that a file is on (statx(2), Linux 5.8).

@@ -124,7 +124,7 @@ pub(crate) fn release_devices(devices: &[DeviceId], exited: &LeasedContainer<'_>
         return Ok(());
     }
     devices.sort_by_key(|device| order(device.class));
-    let namespace = config_file::network_namespace(&exited.bundle.join("config.json"));
+    let namespace = config_file::network_namespace(exited.bundle);
     let limits = ReturnLimits::new(DYING_TIMEOUT, END_SEARCH_TIMEOUT);
     retry_each(devices, &|device| {
         let _moving = leases.lock_device(device)?;

@@ -240,10 +240,6 @@ impl HostView for FakeHost {
     fn library_summary(&self, _path: &str) -> Option<ElfSummary> {
         Some(ElfSummary { machine: 62, is_64: true, ..ElfSummary::default() })
     }
-
-    fn user_map(&self, pid: u32) -> Option<String> {
-        (pid == 41).then(|| self.tree.read("user-map"))
-    }
 }
 
 /// A written configuration, which another crate's types of the OCI specification accept.
@@ -503,7 +499,8 @@ fn configurations_of_the_specification_s_own_pass_byte_for_byte() {
             continue;
         }
         let bytes = fs::read(&path).unwrap();
-        assert_eq!(host.apply_bytes(&bytes).unwrap(), FilterOutcome::default(), "{path:?}");
+        let outcome = host.apply_bytes(&bytes).unwrap();
+        assert_eq!(format!("{outcome:?}"), format!("{:?}", FilterOutcome::default()), "{path:?}");
         // What is opened and written again without a change is identical to the byte.
         if let Ok(config) = OciConfig::parse(&bytes) {
             assert!(config.to_bytes() == bytes.trim_ascii(), "{path:?}");

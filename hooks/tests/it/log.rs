@@ -273,26 +273,6 @@ fn another_user_than_root_writes_nothing_and_is_not_told_of_it() {
 }
 
 #[test]
-fn the_wrapper_says_its_own_version_before_the_runtime_s() {
-    let Some(sandbox) = host("info", "") else {
-        return;
-    };
-    let text = "#!/bin/sh\necho \"runc version 1.1.5\"; echo \"$@\"; exit 3\n";
-    sandbox.file("/opt/onload/runtime", text);
-    sandbox.chmod("/opt/onload/runtime", 0o755);
-    let own = format!("onload-container-runtime version {}\n", env!("CARGO_PKG_VERSION"));
-    for word in ["--version", "-v"] {
-        let output = sandbox.script(&format!("exec {WRAPPER_THERE} {word}"), b"");
-        assert_eq!(stdout(&output), format!("{own}runc version 1.1.5\n{word}\n"));
-        assert_eq!(output.status.code(), Some(3));
-    }
-    for words in ["state c1", "exec c1 --version", ""] {
-        let output = sandbox.script(&format!("exec {WRAPPER_THERE} {words}"), b"");
-        assert_eq!(stdout(&output), format!("runc version 1.1.5\n{words}\n"));
-    }
-}
-
-#[test]
 fn an_annotation_without_a_class_stops_the_container_at_every_entry_point() {
     let Some(sandbox) = host("info", "") else {
         return;

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use onload_hooks::decide::verified_node::CgroupRule;
-use onload_hooks::live::cgroup::{CgroupDir, DeviceCgroup};
+use onload_hooks::live::cgroup::CgroupDir;
 use onload_hooks::live::devices::{self, CgroupChanges};
 use onload_hooks::live::program::extend;
 use onload_sys::bpf::cgroup::{self as bpf, BpfProgram, Insn};
@@ -98,11 +98,8 @@ impl Cgroups {
         bpf::query(File::open(self.at(path)).unwrap().as_fd()).unwrap().ids
     }
 
-    fn place(&self, path: &str) -> DeviceCgroup {
-        DeviceCgroup::V2(CgroupDir {
-            mount: self.mount.clone(),
-            path: Path::new(&self.name).join(path),
-        })
+    fn place(&self, path: &str) -> CgroupDir {
+        CgroupDir { is_v2: true, mount: self.mount.clone(), path: Path::new(&self.name).join(path) }
     }
 
     fn allow(&self, path: &str, rules: &[CgroupRule]) -> onload_sys::error::Result<CgroupChanges> {
@@ -389,8 +386,7 @@ impl Lists {
     }
 
     fn allow(&self, rules: &[CgroupRule]) -> onload_sys::error::Result<CgroupChanges> {
-        let place =
-            DeviceCgroup::V1(CgroupDir { mount: self.mount.clone(), path: self.path.clone() });
+        let place = CgroupDir { is_v2: false, mount: self.mount.clone(), path: self.path.clone() };
         let nobody = Path::new("/nonexistent/systemd");
         devices::allow_devices(&place, &ID.parse().unwrap(), rules, nobody)
     }

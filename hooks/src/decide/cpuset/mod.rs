@@ -35,21 +35,20 @@ pub(crate) fn choose(
     let mut chosen = CpusetChoice::default();
     let (mut cpus, mut mems) = (BTreeSet::new(), BTreeSet::new());
     for placement in placements {
-        let resolver = CpusetResolver::new(placement, cgroups_path, sysfs);
-        if let Some(wanted) = &placement.cpus {
-            let wanted = resolver.resolve_cpus(wanted);
-            match &own.cpus {
-                Some(held) => chosen.warn_unchanged(placement, ("cpus", "CPUs"), held, wanted.ok()),
-                None => cpus.extend(wanted?),
-            }
-        }
-        if let Some(wanted) = &placement.mems {
-            let wanted = resolver.resolve_mems(wanted);
-            match &own.mems {
-                Some(held) => {
-                    chosen.warn_unchanged(placement, ("mems", "NUMA nodes"), held, wanted.ok());
+        let ancestor = ancestor::find_nearest(cgroups_path.unwrap_or_default(), sysfs);
+        let resolver = CpusetResolver { placement, sysfs, ancestor };
+        let wanted_cpus = placement.cpus.as_ref().map(|cpus| resolver.resolve_cpus(cpus));
+        let wanted_mems = placement.mems.as_ref().map(|mems| resolver.resolve_mems(mems));
+        for (names, wanted, held, all) in [
+            (("cpus", "CPUs"), wanted_cpus, &own.cpus, &mut cpus),
+            (("mems", "NUMA nodes"), wanted_mems, &own.mems, &mut mems),
+        ] {
+            match (wanted, held) {
+                (None, _) => {}
+                (Some(wanted), None) => all.extend(wanted?),
+                (Some(wanted), Some(held)) => {
+                    chosen.warnings.extend(unchanged_warning(placement, names, held, wanted.ok()));
                 }
-                None => mems.extend(wanted?),
             }
         }
         chosen.warnings.extend(two_nodes_warning(placement));
@@ -59,25 +58,22 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-impl CpusetChoice {
-    /// Warns that what the engine set stays, unless it is the same.
-    fn warn_unchanged(
-        &mut self,
-        placement: &CpuPlacement,
-        (key, what): (&str, &str),
-        held: &str,
-        wanted: Option<BTreeSet<u32>>,
-    ) {
-        if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse_kernel_list(held)) {
-            return;
-        }
-        self.warnings.push(format!(
-            "{}: the container keeps the {what} {} that its engine set, so {key} of bundle {} has no effect",
-            placement.origin,
-            Quoted(held),
-            placement.bundle
-        ));
+/// The warning that what the engine set stays, unless it is the same.
+fn unchanged_warning(
+    placement: &CpuPlacement,
+    (key, what): (&str, &str),
+    held: &str,
+    wanted: Option<BTreeSet<u32>>,
+) -> Option<String> {
+    if wanted.is_some_and(|wanted| Ok(wanted) == cpu_list::parse_kernel_list(held)) {
+        return None;
     }
+    Some(format!(
+        "{}: the container keeps the {what} {} that its engine set, so {key} of bundle {} has no effect",
+        placement.origin,
+        Quoted(held),
+        placement.bundle
+    ))
 }
 
 /// Devices on two nodes have no CPUs that are near all of them.
@@ -118,18 +114,10 @@ pub(crate) const NRI_REASON: &str =
 struct CpusetResolver<'a> {
     placement: &'a CpuPlacement,
     sysfs: &'a Sysfs,
-    ancestors: Option<AncestorCgroup>,
+    ancestor: Option<AncestorCgroup>,
 }
 
-impl<'a> CpusetResolver<'a> {
-    fn new(placement: &'a CpuPlacement, cgroups_path: Option<&str>, sysfs: &'a Sysfs) -> Self {
-        CpusetResolver {
-            placement,
-            sysfs,
-            ancestors: ancestor::find_nearest(cgroups_path.unwrap_or_default(), sysfs),
-        }
-    }
-
+impl CpusetResolver<'_> {
     fn resolve_cpus(&self, wanted: &Cpus) -> Result<BTreeSet<u32>> {
         let above = self.ancestor()?;
         let (wanted, is_list) = match wanted {
@@ -152,7 +140,7 @@ impl<'a> CpusetResolver<'a> {
 
     fn ancestor(&self) -> Result<&AncestorCgroup> {
         let CpuPlacement { origin, bundle, .. } = self.placement;
-        self.ancestors.as_ref().ok_or_else(|| {
+        self.ancestor.as_ref().ok_or_else(|| {
             error!(
                 "{origin}: the kernel does not support cpusets; remove cpus and mems from \
                  [bundles.{bundle}]"

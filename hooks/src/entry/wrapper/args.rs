@@ -28,7 +28,6 @@ pub struct Invocation {
     pub create: Option<CreateArguments>,
     /// The bundle for `restore`; empty means the working directory.
     pub restored: Option<PathBuf>,
-    pub is_version: bool,
     pub is_delete: bool,
     /// The file that describes the process of an `exec`.
     pub process: Option<PathBuf>,
@@ -52,39 +51,18 @@ const GLOBAL_VALUES: &str = "cgroup-manager criu log log-format log-level root r
 
 const GLOBAL_FLAGS: &str = "V debug h help systemd-cgroup usage v version";
 
-const CREATE_VALUES: &str = "b bundle config console-socket f pid-file pidfd-socket preserve-fds";
+/// The verbs for one container whose options may take a value.
+const VERBS_WITH_VALUES: &str = "checkpoint create events exec ps restore run update";
+/// The other verbs for one container.
+const VERBS_WITHOUT_VALUES: &str = "delete kill pause resume start state wait";
 
-/// The verbs for one container, with their options that take a value, and the letters of those
-/// options whose value crun also accepts in the same word. The value of an option of another
-/// version may be mistaken for the container's ID; no container has that ID then.
-const CONTAINER_VERBS: [(&str, &str, &[u8]); 15] = [
-    ("checkpoint", CHECKPOINT_VALUES, b""),
-    ("create", CREATE_VALUES, b"bf"),
-    ("delete", "", b""),
-    ("events", "interval", b""),
-    ("exec", EXEC_VALUES, b"p"),
-    ("kill", "", b""),
-    ("pause", "", b""),
-    ("ps", "f format", b""),
-    ("restore", CHECKPOINT_VALUES, b"b"),
-    ("resume", "", b""),
-    ("run", CREATE_VALUES, b"bf"),
-    ("start", "", b""),
-    ("state", "", b""),
-    ("update", UPDATE_VALUES, b""),
-    ("wait", "", b""),
-];
-
-const CHECKPOINT_VALUES: &str = "b bundle console-socket empty-ns image-path lsm-mount-context \
-    lsm-profile manage-cgroups-mode page-server parent-path pid-file pidfd-socket preserve-fds \
-    status-fd work-path";
-
-const EXEC_VALUES: &str = "additional-gids apparmor c cap cgroup console-socket cwd e env g p \
-    pid-file pidfd-socket preserve-fds process process-label u user";
-
-const UPDATE_VALUES: &str = "blkio-weight cpu-burst cpu-idle cpu-period cpu-quota cpu-rt-period \
-    cpu-rt-runtime cpu-share cpuset-cpus cpuset-mems l3-cache-schema mem-bw-schema memory \
-    memory-reservation memory-swap pids-limit r resources";
+/// The options that take a value, of all these verbs: none of them is a flag of another of these verbs. The value of an
+/// option of another version may be mistaken for the container's ID; no container has that ID then.
+const VALUES: &str = "additional-gids apparmor b blkio-weight bundle c cap cgroup config console-socket cpu-burst \
+    cpu-idle cpu-period cpu-quota cpu-rt-period cpu-rt-runtime cpu-share cpuset-cpus cpuset-mems cwd e empty-ns \
+    env f format g image-path interval l3-cache-schema lsm-mount-context lsm-profile manage-cgroups-mode \
+    mem-bw-schema memory memory-reservation memory-swap p page-server parent-path pid-file pidfd-socket \
+    pids-limit preserve-fds process process-label r resources status-fd u user work-path";
 
 struct OptionWord<'a> {
     name: &'a [u8],
@@ -141,10 +119,12 @@ pub fn parse(args: &[OsString]) -> Invocation {
     invocation.restored = (verb == "restore").then(PathBuf::default);
     invocation.is_delete = verb == "delete";
     invocation.makes_container = creates || invocation.restored.is_some();
-    let Some((_, values, joined)) = CONTAINER_VERBS.iter().find(|(name, ..)| verb == *name) else {
-        return invocation;
+    let values = match verb.as_bytes() {
+        verb if is_among(verb, VERBS_WITH_VALUES) => VALUES,
+        verb if is_among(verb, VERBS_WITHOUT_VALUES) => "",
+        _ => return invocation,
     };
-    while let Some(word) = next(&mut words, values, joined) {
+    while let Some(word) = next(&mut words, values) {
         match word {
             ArgumentWord::Other(word) if word == "--" => {
                 if let Some(id) = words.next() {
@@ -184,13 +164,9 @@ enum ArgumentWord<'a> {
 }
 
 /// Parses the next word of a verb. An option includes its value: the next word, if `values` names
-/// the option. crun also accepts the value of the options in `joined` in the same word, as
-/// `-pFILE`; runc also has `-pid-file`.
-fn next<'a>(
-    words: &mut impl Iterator<Item = &'a OsStr>,
-    values: &str,
-    joined: &[u8],
-) -> Option<ArgumentWord<'a>> {
+/// the option. crun also accepts the value of `-b`, `-f` and `-p` in the same word, as `-pFILE`;
+/// runc also has `-pid-file`.
+fn next<'a>(words: &mut impl Iterator<Item = &'a OsStr>, values: &str) -> Option<ArgumentWord<'a>> {
     let word = words.next()?;
     let Some(opt) = parse_option(word) else {
         return Some(ArgumentWord::Other(word));
@@ -198,7 +174,7 @@ fn next<'a>(
     let takes_value = is_among(opt.name, values);
     if let [b'-', rest @ ..] = word.as_bytes()
         && let ([letter], [first, ..]) = rest.split_at_checked(1)?
-        && joined.contains(letter)
+        && b"bfp".contains(letter)
         && *first != b'='
         && !takes_value
     {
@@ -215,8 +191,6 @@ fn next<'a>(
 fn apply_global_option(invocation: &mut Invocation, name: &[u8], value: Option<&OsStr>) {
     let log = &mut invocation.log;
     match (name, value) {
-        // runc accepts the first two, crun the first and the last.
-        (b"version" | b"v" | b"V", None) => invocation.is_version = true,
         (b"root", Some(root)) => invocation.root = Some(root.to_owned()),
         (b"log", Some(path)) if !path.is_empty() => log.path = Some(PathBuf::from(path)),
         (b"log-format", Some(format)) => log.is_json = format == "json",
@@ -283,17 +257,6 @@ mod tests {
             assert_eq!(parsed(line).create, None, "{line}");
             assert!(!parsed(line).makes_container, "{line}");
         }
-    }
-
-    #[test]
-    fn a_question_for_the_version_is_understood() {
-        for line in ["--version", "-v", "-version", "-V", "--root /r --version"] {
-            assert!(parsed(line).is_version, "{line}");
-        }
-        for line in ["", "--version=false", "state --version", "exec c1 cat --version", "version"] {
-            assert!(!parsed(line).is_version, "{line}");
-        }
-        assert_eq!(bundle("-V create -b /b c").as_deref(), Some("/b"));
     }
 
     #[test]
@@ -419,6 +382,7 @@ mod tests {
     #[test]
     fn an_unknown_global_option_does_not_hide_the_verb() {
         assert_eq!(bundle("--new-flag create -b /b c").as_deref(), Some("/b"));
+        assert_eq!(bundle("-V create -b /b c").as_deref(), Some("/b"));
         assert_eq!(bundle("--new-option value create -b /b c").as_deref(), Some("/b"));
         assert_eq!(bundle("--new=value create -b /b c").as_deref(), Some("/b"));
         assert_eq!(parsed("--new-option value delete -b /b c").create, None);

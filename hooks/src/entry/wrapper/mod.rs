@@ -6,7 +6,6 @@ pub(crate) mod exec;
 pub(crate) mod log;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
@@ -50,9 +49,6 @@ struct RuntimeOnly {
 #[must_use]
 pub fn main(mut argv: Vec<OsString>) -> i32 {
     let invocation = args::parse(argv.get(1..).unwrap_or_default());
-    if invocation.is_version {
-        print_version();
-    }
     let message = match prepare(&invocation) {
         Ok(prepared) => {
             let path = prepared.runtime.clone();
@@ -72,16 +68,6 @@ pub fn main(mut argv: Vec<OsString>) -> i32 {
     log_lines(&invocation, &log, [line]);
     log::write(&invocation.log, LogLevel::Error, &with_prefix(&message));
     FAILURE
-}
-
-/// Prints the version before the runtime prints its own. Programs that read `runc --version` use
-/// the last line with that word (moby, `parseRuntimeVersion`), which is still the runtime's.
-fn print_version() {
-    let line = format!("{PROGRAM} version {}\n", env!("CARGO_PKG_VERSION"));
-    // If the output is closed, the runtime will fail to write to it too.
-    let mut output = std::io::stdout();
-    let _ = output.write_all(line.as_bytes());
-    let _ = output.flush();
 }
 
 fn with_prefix(message: &str) -> String {
@@ -257,12 +243,9 @@ fn find_runtime(
             sweep::remove_stale(run, Some(container.id));
         }
     }
-    let stored = match container.map(|key| runtime_record::read(host.trusted(), key)) {
-        Some(Ok(Some(stored))) => stored,
-        Some(Err(error)) => {
-            return runtime_without_record(invocation, container, host, Some(error));
-        }
-        _ => return runtime_without_record(invocation, container, host, None),
+    let stored = match container.map_or(Ok(None), |key| runtime_record::read(host.trusted(), key)) {
+        Ok(Some(stored)) => stored,
+        unknown => return runtime_without_record(invocation, container, host, unknown.err()),
     };
     let record = &stored.record;
     if record.is_guarded

@@ -72,16 +72,23 @@ pub(crate) enum LoadVerdict {
 
 use LoadVerdict::{ByName, ByPath, CannotLoad, Unknown};
 
+/// The library as a container gets it.
+pub(crate) struct PreloadedLibrary<'a> {
+    /// Its path on the host.
+    pub source: Option<&'a str>,
+    /// Its paths in the container.
+    pub targets: &'a [String],
+    pub mode: Preload,
+    /// Whether it is preloaded by its path even if the program's loader finds its name.
+    pub is_path_required: bool,
+}
+
 /// Judges the loaders of one image.
 pub(crate) struct LoaderCheck<'a> {
     pub files: ProgramFiles<'a>,
     /// The requirements of the library; `None` if its file could not be read.
     pub library: Option<&'a ElfSummary>,
-    /// The paths where the container gets the library.
-    pub targets: &'a [String],
-    pub mode: Preload,
-    /// Whether the library is preloaded by its path even if the program's loader finds its name.
-    pub is_path_required: bool,
+    pub preload: &'a PreloadedLibrary<'a>,
     /// `LD_LIBRARY_PATH` of the container.
     pub library_path: Option<&'a str>,
     pub started: Instant,
@@ -142,7 +149,7 @@ impl LoaderCheck<'_> {
         let search = self.search(loader, program);
         self.check_libc(loader, &search)?;
         let list = loader.paths.preload_list.as_deref().unwrap_or(Path::new(LD_SO_PRELOAD));
-        if self.mode == Preload::File && list != Path::new(LD_SO_PRELOAD) {
+        if self.preload.mode == Preload::File && list != Path::new(LD_SO_PRELOAD) {
             return Err(CannotLoad(format!(
                 "the image's loader {:?} reads {list:?} instead of {LD_SO_PRELOAD}; set onload.dev/preload: env, with the runtime onload",
                 loader.path
@@ -227,11 +234,11 @@ impl LoaderCheck<'_> {
         let resolve =
             |path: &Path| ContainerPath::resolve(Some(self.files.root), path, &|_| false).ok();
         let targets: Vec<ContainerPath> =
-            self.targets.iter().filter_map(|target| resolve(Path::new(target))).collect();
-        let Some(target) = self.targets.first().filter(|_| !targets.is_empty()) else {
+            self.preload.targets.iter().filter_map(|target| resolve(Path::new(target))).collect();
+        let Some(target) = self.preload.targets.first().filter(|_| !targets.is_empty()) else {
             return Ok(ByName);
         };
-        if self.is_path_required {
+        if self.preload.is_path_required {
             self.check_all_loaders(&format!("{LD_SO_PRELOAD} names {target}"))?;
             return Ok(ByPath(target.clone()));
         }
@@ -267,7 +274,7 @@ impl LoaderCheck<'_> {
         for path in loaders {
             if is_musl(&path) {
                 // musl's loader reads no list of libraries.
-                if self.mode == Preload::File {
+                if self.preload.mode == Preload::File {
                     continue;
                 }
                 return Err(CannotLoad(format!(
@@ -527,9 +534,12 @@ mod tests {
             LoaderCheck {
                 files: ProgramFiles { root, covered },
                 library: Some(&library("GLIBC_2.17")),
-                targets: &self.targets,
-                mode: self.mode,
-                is_path_required: self.is_path_required,
+                preload: &PreloadedLibrary {
+                    source: None,
+                    targets: &self.targets,
+                    mode: self.mode,
+                    is_path_required: self.is_path_required,
+                },
                 library_path: self.library_path,
                 started: Instant::now(),
             }
@@ -793,9 +803,12 @@ mod tests {
         let check = LoaderCheck {
             files: ProgramFiles { root, covered: &|path| path == Path::new("/mounted") },
             library: None,
-            targets: &[],
-            mode: Preload::Env,
-            is_path_required: false,
+            preload: &PreloadedLibrary {
+                source: None,
+                targets: &[],
+                mode: Preload::Env,
+                is_path_required: false,
+            },
             library_path: Some("/env:/mounted:relative:/$LIB"),
             started: Instant::now(),
         };

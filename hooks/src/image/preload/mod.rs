@@ -5,24 +5,25 @@ mod loader;
 pub(crate) mod program;
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use onload_cdi::oci::{MountEntry, OciConfig, OciConfigError, Rlimit};
-use onload_cdi::{ContainerEdits, Hook, HookName, Mount};
+use onload_cdi::{ContainerEdits, HookName, Mount};
 use onload_core::config::{MAX_FDTABLE_SIZE, Preload};
 use onload_core::container_id::ContainerId;
-use onload_core::hook_arguments::PROGRAM;
 use onload_core::onload::{LIBRARY, PRELOAD_FILE};
 use onload_lease::run_dir::RUN_DIR;
-use onload_sys::error::{Error, Result, bail, error};
+use onload_sys::error::{Context, Error, Result, bail, error};
+use onload_sys::fs::regular::read_at_most;
 use onload_sys::text::ErrorChain;
 
 use crate::decide::existing::drop_held_hooks;
 use crate::decide::host_view::{HookSettings, HostView, Privilege};
 use crate::decide::preload_choice::{LD_SO_PRELOAD, PreloadChoice, split};
 use crate::decide::report::ContainerReport;
+use crate::decide::subject::CONFIG_JSON;
+pub(crate) use loader::PreloadedLibrary;
 use loader::{LoadVerdict, LoaderCheck};
 use onload_sys::fs::container_root::{ContainerPath, ContainerRoot};
 use program::{ContainerProgram, ProgramFiles};
@@ -34,13 +35,6 @@ const NOFILE: &str = "RLIMIT_NOFILE";
 const TABLE_SIZE: &str = "EF_FDTABLE_SIZE=";
 /// Bytes of the image's own list that are read.
 const MAX_LIST_BYTES: u64 = 64 * 1024;
-
-/// Why the container's own list cannot be merged. The remedy depends on the entry point.
-pub(crate) enum PreloadListError {
-    /// A mount of the user is at its path.
-    OwnMount,
-    Unreadable(String),
-}
 
 /// A file with the name [`MERGED`] that has to be written on this host before the container starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,13 +55,9 @@ pub(crate) struct PreloadContext<'a> {
     pub host: &'a dyn HostView,
 }
 
-/// The edits that preload the library in a container.
+/// The result of preloading the library, beyond the edits.
 #[derive(Default)]
-pub(crate) struct PreloadEdits {
-    /// Mounts, hooks and variables.
-    added: ContainerEdits,
-    /// The limit of open files to set.
-    nofile: Option<Rlimit>,
+pub(crate) struct PreloadOutcome {
     /// Bounds of the library's table above this are left out. The library cannot raise the hard limit of open
     /// files: it says so in every program, and raises the soft limit to it (Onload, `citp_fdtable_ctor`).
     max_table_size: u64,
@@ -75,55 +65,55 @@ pub(crate) struct PreloadEdits {
     pub report: ContainerReport,
 }
 
-impl PreloadEdits {
-    pub(crate) fn new(
+/// Adds what preloads the library in a container to its edits, and sets its limit of open files.
+pub(crate) fn apply(
+    choice: PreloadChoice,
+    edits: &mut ContainerEdits,
+    config: &mut OciConfig,
+    context: &PreloadContext<'_>,
+) -> Result<PreloadOutcome> {
+    let limit = context.read_nofile(config).context(CONFIG_JSON)?;
+    let mut outcome = PreloadOutcome { max_table_size: limit.hard, ..PreloadOutcome::default() };
+    outcome.add_edits(choice, &limit, edits, config, context)?;
+    outcome.bound_table(edits);
+    Ok(outcome)
+}
+
+impl PreloadOutcome {
+    fn add_edits(
+        &mut self,
         choice: PreloadChoice,
-        edits: &ContainerEdits,
-        config: &OciConfig,
+        limit: &Rlimit,
+        edits: &mut ContainerEdits,
+        config: &mut OciConfig,
         context: &PreloadContext<'_>,
-    ) -> Result<PreloadEdits> {
-        let limit = context.read_nofile(config).map_err(config_error)?;
-        let mut preload = PreloadEdits { max_table_size: limit.hard, ..PreloadEdits::default() };
+    ) -> Result<()> {
         if choice.mode == Preload::Off {
-            return Ok(preload);
+            return Ok(());
         }
-        let source = choice.source.as_deref();
         let library = PreloadedLibrary {
-            source,
+            source: choice.source.as_deref(),
             targets: &choice.targets,
             mode: choice.mode,
             is_path_required: false,
         };
-        let LibraryCheck { name, warnings, reasons } = check_library(&library, config, context)?;
-        preload.report.warnings = warnings;
-        preload.report.reasons = reasons;
-        let Some(name) = name else {
-            return Ok(preload);
+        let Some(name) = check_library(&library, config, context, &mut self.report)? else {
+            return Ok(());
         };
         // The library sizes its table by this variable before the hard limit of open files, which podman sets after
         // its hooks.
         if !edits.env.iter().any(|entry| entry.starts_with(TABLE_SIZE)) {
             let size = context.settings.config.cdi.fdtable_size;
-            preload.added.env.push(format!("{TABLE_SIZE}{size}"));
+            edits.env.push(format!("{TABLE_SIZE}{size}"));
         }
         if choice.mode == Preload::File {
-            preload.use_file(&name, choice.mount, &limit, config, context)?;
+            self.use_file(&name, choice.mount, limit, edits, config, context)
         } else {
-            preload.use_env(&name, choice.libraries, config).map_err(config_error)?;
+            self.use_env(&name, choice.libraries, edits, config).context(CONFIG_JSON)
         }
-        Ok(preload)
     }
 
-    /// Applies the edits, except for the file.
-    pub(crate) fn apply(
-        &mut self,
-        edits: &mut ContainerEdits,
-        config: &mut OciConfig,
-    ) -> Result<()> {
-        edits.append(&self.added);
-        if let Some(limit) = &self.nofile {
-            config.set_rlimit(limit).map_err(config_error)?;
-        }
+    fn bound_table(&mut self, edits: &mut ContainerEdits) {
         let size = |entry: &String| entry.strip_prefix(TABLE_SIZE)?.parse::<u64>().ok();
         if edits.env.iter().any(|entry| size(entry).is_some()) {
             edits.env.retain(|entry| size(entry).is_none_or(|size| size <= self.max_table_size));
@@ -133,13 +123,13 @@ impl PreloadEdits {
             };
             self.report.reasons.push(format!("the table of {LIBRARY} is bounded by {bound}"));
         }
-        Ok(())
     }
 
     fn use_env(
         &mut self,
         name: &str,
         mut libraries: Vec<String>,
+        edits: &mut ContainerEdits,
         config: &OciConfig,
     ) -> Result<(), OciConfigError> {
         if libraries.is_empty() {
@@ -159,7 +149,7 @@ impl PreloadEdits {
             } else if !env_value.is_empty() {
                 libraries.push(env_value);
             }
-            self.added.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
+            edits.env.push(format!("LD_PRELOAD={}", libraries.join(":")));
         }
         self.report.reasons.push(format!("{name} is preloaded by LD_PRELOAD"));
         Ok(())
@@ -170,11 +160,12 @@ impl PreloadEdits {
         name: &str,
         from_spec: Option<Mount>,
         limit: &Rlimit,
-        config: &OciConfig,
+        edits: &mut ContainerEdits,
+        config: &mut OciConfig,
         context: &PreloadContext<'_>,
     ) -> Result<()> {
         context.check_exec_nofile(limit)?;
-        self.cap_nofile(limit, context);
+        self.cap_nofile(limit, config, context).context(CONFIG_JSON)?;
         let image_list = context.root.map_or_else(|| Ok(Vec::new()), read_image_list);
         let merged_path = context.id.map(|id| format!("{RUN_DIR}/{id}/{MERGED}"));
         let standard_path = from_spec.as_ref().map_or(PRELOAD_FILE, |mount| &mount.host_path);
@@ -188,11 +179,11 @@ impl PreloadEdits {
             if let Some(id) = context.id
                 && merged_path.is_some_and(|path| source == path)
             {
-                let image_list = image_list.map_err(not_merged_error)?;
+                let image_list = image_list.map_err(|error| not_merged_error(&error))?;
                 self.file = Some(merge_list(id, name, &image_list, config)?);
                 return Ok(());
             }
-            return Err(not_merged_error(PreloadListError::OwnMount));
+            return Err(not_merged_error(&own_mount_error()));
         }
         if from_spec.is_none()
             && let Err(error) = context.host.check_preload_file()
@@ -205,7 +196,7 @@ impl PreloadEdits {
             type_: None,
             options: ["ro", "nosuid", "nodev", "bind"].map(Into::into).into(),
         });
-        let image_list = image_list.map_err(not_merged_error)?;
+        let image_list = image_list.map_err(|error| not_merged_error(&error))?;
         if name != LIBRARY || image_list.iter().any(|library| library != LIBRARY) {
             let (Some(id), Some(path)) = (context.id, merged_path) else {
                 bail!(
@@ -215,32 +206,38 @@ impl PreloadEdits {
             };
             mount.host_path = path;
             self.file = Some(merge_list(id, name, &image_list, config)?);
-            let mut hooks = vec![cleanup_hook(context.settings)];
-            drop_held_hooks(&mut hooks, config).map_err(config_error)?;
-            self.added.hooks.append(&mut hooks);
+            let mut hooks = vec![context.settings.own_hook(HookName::Poststop)];
+            drop_held_hooks(&mut hooks, config).context(CONFIG_JSON)?;
+            edits.hooks.append(&mut hooks);
             self.report.reasons.push(format!(
                 "the image's own {LD_SO_PRELOAD} is merged; poststop removes the merged file"
             ));
         }
-        self.added.mounts.push(mount);
+        edits.mounts.push(mount);
         self.report.reasons.push(format!("{name} is preloaded by {LD_SO_PRELOAD}"));
         Ok(())
     }
 
     /// Caps RLIMIT_NOFILE: the library sizes its table by the hard limit, which docker sets to 1073741816.
-    fn cap_nofile(&mut self, limit: &Rlimit, context: &PreloadContext<'_>) {
+    fn cap_nofile(
+        &mut self,
+        limit: &Rlimit,
+        config: &mut OciConfig,
+        context: &PreloadContext<'_>,
+    ) -> Result<(), OciConfigError> {
         let size = u64::from(context.settings.config.cdi.fdtable_size);
         if limit.soft.max(limit.hard) > size {
             self.max_table_size = limit.hard.min(size);
-            self.nofile = Some(Rlimit {
+            config.set_rlimit(&Rlimit {
                 type_: NOFILE.to_owned(),
                 hard: limit.hard.min(size),
                 soft: limit.soft.min(size),
-            });
+            })?;
             self.report
                 .reasons
                 .push(format!("{NOFILE} is capped at {size}, since {LIBRARY} sizes a table by it"));
         }
+        Ok(())
     }
 }
 
@@ -269,72 +266,51 @@ impl PreloadContext<'_> {
     }
 }
 
-pub(crate) struct LibraryCheck {
-    /// How the loader has to find the library; `None` if it is not preloaded.
-    pub name: Option<String>,
-    pub warnings: Vec<String>,
-    pub reasons: Vec<String>,
-}
-
-/// The library as a container gets it.
-pub(crate) struct PreloadedLibrary<'a> {
-    /// Its path on the host.
-    pub source: Option<&'a str>,
-    /// Its paths in the container.
-    pub targets: &'a [String],
-    pub mode: Preload,
-    /// Whether it is preloaded by its path even if the program's loader finds its name.
-    pub is_path_required: bool,
-}
-
-/// Checks whether the image's loader can load the library. Fails if it cannot, unless the operator chose to start such a
-/// container without the library.
+/// Checks whether the image's loader can load the library, and returns how the loader has to find it. Returns `None` if
+/// it cannot load the library, and the operator chose to start such a container without it.
 pub(crate) fn check_library(
     library: &PreloadedLibrary<'_>,
     config: &OciConfig,
     context: &PreloadContext<'_>,
-) -> Result<LibraryCheck> {
-    let by_name = Some(LIBRARY.to_owned());
-    let mut check = LibraryCheck { name: by_name, warnings: Vec::new(), reasons: Vec::new() };
+    report: &mut ContainerReport,
+) -> Result<Option<String>> {
+    let by_name = Ok(Some(LIBRARY.to_owned()));
     let Some(root) = context.root else {
-        check.reasons.push(format!(
+        report.reasons.push(format!(
             "could not determine whether the image can load {LIBRARY} before the image is there"
         ));
-        return Ok(check);
+        return by_name;
     };
     let summary = library.source.and_then(|path| context.host.library_summary(path));
     if let (Some(path), None) = (library.source, &summary) {
-        check.warnings.push(format!("which glibc {path} needs cannot be read"));
+        report.warnings.push(format!("which glibc {path} needs cannot be read"));
     }
-    let program = ContainerProgram::from_config(config).map_err(config_error)?;
-    let library_path = config.env_value("LD_LIBRARY_PATH").map_err(config_error)?;
+    let program = ContainerProgram::from_config(config).context(CONFIG_JSON)?;
+    let library_path = config.env_value("LD_LIBRARY_PATH").context(CONFIG_JSON)?;
     let mounts = config.mounts().iter().map(MountEntry::destination);
     let covered = &covered_by(mounts.collect(), root);
     let loader_check = LoaderCheck {
         files: ProgramFiles { root, covered },
         library: summary.as_ref(),
-        targets: library.targets,
-        mode: library.mode,
-        is_path_required: library.is_path_required,
+        preload: library,
         library_path: library_path.as_deref(),
         started: Instant::now(),
     };
     match loader_check.judge(&program) {
-        LoadVerdict::ByName => {}
-        LoadVerdict::ByPath(path) => check.name = Some(path),
+        LoadVerdict::ByName => by_name,
+        LoadVerdict::ByPath(path) => Ok(Some(path)),
         LoadVerdict::Unknown(reason) => {
-            check
-                .warnings
-                .push(format!("could not determine whether {LIBRARY} takes effect: {reason}"));
+            let warning = format!("could not determine whether {LIBRARY} takes effect: {reason}");
+            report.warnings.push(warning);
+            by_name
         }
         LoadVerdict::CannotLoad(reason) => {
             let what = format!("{LIBRARY} is not preloaded");
             let remedy = "use another image, request onload.dev/nic-plain";
-            check.warnings.push(context.settings.refuse_or_warn(&what, &reason, remedy)?);
-            check.name = None;
+            report.warnings.push(context.settings.refuse_or_warn(&what, &reason, remedy)?);
+            Ok(None)
         }
     }
-    Ok(check)
 }
 
 /// Returns a function that tells whether one of these mounts may hide a path of the image. Runtimes follow the image's
@@ -360,20 +336,13 @@ pub(crate) fn covered_by(mounts: Vec<String>, root: &ContainerRoot) -> impl Fn(&
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "map_err passes a value")]
-fn config_error(error: OciConfigError) -> Error {
-    error!("{}", ErrorChain(&error))
+/// The error about a mount in place of the container's own list. The remedy depends on the entry point.
+pub(crate) fn own_mount_error() -> Error {
+    error!("the container has its own mount at {LD_SO_PRELOAD}")
 }
 
-fn not_merged_error(problem: PreloadListError) -> Error {
-    match problem {
-        PreloadListError::OwnMount => error!(
-            "the container has its own mount at {LD_SO_PRELOAD}; remove it or set onload.dev/preload: env"
-        ),
-        PreloadListError::Unreadable(why) => {
-            error!("merging with the image's {LD_SO_PRELOAD}: {why}; set onload.dev/preload: env")
-        }
-    }
+fn not_merged_error(error: &Error) -> Error {
+    error!("{error:#}; set onload.dev/preload: env")
 }
 
 fn merge_list(
@@ -385,7 +354,7 @@ fn merge_list(
     Ok(HostFile {
         id: id.clone(),
         bytes: list(name, image_list).into_bytes(),
-        label: config.mount_label().map_err(config_error)?,
+        label: config.mount_label().context(CONFIG_JSON)?,
     })
 }
 
@@ -399,34 +368,18 @@ pub(crate) fn list(library: &str, own: &[String]) -> String {
     list
 }
 
-fn cleanup_hook(settings: &HookSettings) -> Hook {
-    Hook {
-        hook_name: HookName::Poststop.into(),
-        path: settings.config.cdi.hook_path.display().to_string(),
-        args: vec![PROGRAM.to_owned(), "poststop".to_owned()],
-        env: vec!["PATH=/usr/sbin:/usr/bin".to_owned()],
-        timeout: Some(10),
-    }
-}
-
 /// Reads the libraries in the image's own list. The loader's grammar has no comments (elf/rtld.c, `do_preload`), but
 /// here `#` starts one.
-pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>, PreloadListError> {
+pub(crate) fn read_image_list(root: &ContainerRoot) -> Result<Vec<String>> {
+    const MERGING: &str = "merging with the image's /etc/ld.so.preload";
     let file = match root.open_file(Path::new(LD_SO_PRELOAD)) {
         Ok((file, _)) => file,
         Err(error) if error.is_absent() => return Ok(Vec::new()),
-        Err(error) if error.is_behind_mount() => return Err(PreloadListError::OwnMount),
-        Err(error) => return Err(PreloadListError::Unreadable(ErrorChain(&error).to_string())),
+        Err(error) if error.is_behind_mount() => return Err(own_mount_error()),
+        Err(error) => return Err(error).context(MERGING),
     };
-    let mut text = String::new();
-    let count = file
-        .take(MAX_LIST_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| PreloadListError::Unreadable(error.to_string()))?;
-    if count as u64 > MAX_LIST_BYTES {
-        let why = format!("it is larger than {MAX_LIST_BYTES} bytes");
-        return Err(PreloadListError::Unreadable(why));
-    }
+    let bytes = read_at_most(file, MAX_LIST_BYTES).context(MERGING)?;
+    let text = std::str::from_utf8(&bytes).context(MERGING)?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines.flat_map(split).map(str::to_owned).collect())
 }

@@ -54,12 +54,6 @@ pub(crate) struct ProgramFiles<'a> {
     pub covered: &'a dyn Fn(&Path) -> bool,
 }
 
-enum ProgramFormat {
-    Script(PathBuf),
-    Elf(ElfSummary),
-    Other,
-}
-
 impl ProgramFiles<'_> {
     /// Finds the file that the kernel executes. Returns the reason if the image does not show it.
     pub(crate) fn resolve_program(
@@ -68,13 +62,19 @@ impl ProgramFiles<'_> {
     ) -> Result<(PathBuf, ElfSummary), String> {
         let mut path = self.find(program)?;
         for _ in 0..MAX_SCRIPTS {
-            match self.read_format(&path)? {
-                ProgramFormat::Script(interpreter) => path = interpreter,
-                ProgramFormat::Elf(summary) => return Ok((path, summary)),
-                ProgramFormat::Other => {
-                    return Err(format!("{path:?} is neither an ELF file nor a script"));
-                }
+            if (self.covered)(&path) {
+                return Err(format!("{path:?} is under a mount"));
             }
+            let (file, size) =
+                self.root.open_file(&path).map_err(|error| ErrorChain(&error).to_string())?;
+            match elf::summarize_file(&file, size) {
+                Ok(summary) => return Ok((path, summary)),
+                Err(ElfError::NotElf) => {}
+                Err(error) => return Err(format!("{path:?}: {error}")),
+            }
+            let interpreter = read_interpreter(&file);
+            path = interpreter
+                .ok_or_else(|| format!("{path:?} is neither an ELF file nor a script"))?;
         }
         Err(format!("{path:?} is reached through more than {MAX_SCRIPTS} scripts"))
     }
@@ -114,31 +114,13 @@ impl ProgramFiles<'_> {
         }
         Err(format!("{name:?} is in no directory of PATH"))
     }
-
-    fn read_format(&self, path: &Path) -> Result<ProgramFormat, String> {
-        if (self.covered)(path) {
-            return Err(format!("{path:?} is under a mount"));
-        }
-        let (file, size) =
-            self.root.open_file(path).map_err(|error| ErrorChain(&error).to_string())?;
-        classify(&file, size).map_err(|error| format!("{path:?}: {error}"))
-    }
-}
-
-fn classify(file: &File, size: u64) -> Result<ProgramFormat, ElfError> {
-    match elf::summarize_file(file, size) {
-        Ok(summary) => return Ok(ProgramFormat::Elf(summary)),
-        Err(ElfError::NotElf) => {}
-        Err(error) => return Err(error),
-    }
-    let mut line = [0; LINE_BYTES];
-    let count = file.read_at(&mut line, 0).unwrap_or_default();
-    Ok(parse_shebang(&line[..count]).map_or(ProgramFormat::Other, ProgramFormat::Script))
 }
 
 /// Returns the program of a line `#! /path/to/program argument`.
-fn parse_shebang(line: &[u8]) -> Option<PathBuf> {
-    let mut lines = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
+fn read_interpreter(file: &File) -> Option<PathBuf> {
+    let mut line = [0; LINE_BYTES];
+    let count = file.read_at(&mut line, 0).ok()?;
+    let mut lines = line[..count].strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
     let text = std::str::from_utf8(lines.next()?).ok()?;
     let word = text.split([' ', '\t']).find(|word| !word.is_empty())?;
     (!word.contains('\0')).then(|| Path::new("/").join(word))

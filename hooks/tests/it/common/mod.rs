@@ -72,7 +72,8 @@ pub const RDMA: &str = r#"{"cdiVersion":"0.3.0","kind":"onload.dev/rdma",
   "devices":[{"name":"rxe0","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs0","permissions":"rw"}],
       "hooks":[{"hookName":"createRuntime","path":"/opt/onload/onload-hook","args":["onload-hook","createRuntime","--memlock","unlimited","--expect","/dev/infiniband/uverbs0=rdma:rxe0"],"env":["PATH=/usr/sbin:/usr/bin"],"timeout":10}],
       "env":["ONLOAD_CTK_RDMA_RXE0=rxe0"]}},
-    {"name":"rxe1","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs1","permissions":"rw"}]}}]}"#;
+    {"name":"rxe1","containerEdits":{"deviceNodes":[{"path":"/dev/infiniband/uverbs1","permissions":"rw"}],
+      "hooks":[{"hookName":"createRuntime","path":"/opt/onload/onload-hook","args":["onload-hook","createRuntime","--expect","/dev/infiniband/uverbs1=rdma:rxe1"],"env":["PATH=/usr/sbin:/usr/bin"],"timeout":10}]}}]}"#;
 
 impl Sandbox {
     pub fn new() -> Self {
