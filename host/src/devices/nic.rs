@@ -56,12 +56,13 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
+    let datapath = nic.map(|nic| nic.datapath.to_string());
     let mut attributes = function_index.attributes(interface.and_then(NetworkInterface::pci));
     attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(interface.map(|interface| interface.name.as_str()))),
         ("driver", text(driver)),
-        ("datapath", text(nic.map(|nic| nic.datapath.as_str()))),
+        ("datapath", text(datapath.as_deref())),
         ("accelerated", Attribute::Bool(nic.is_some())),
         ("linkMbps", int(speed)),
         ("linkState", text(state)),
