@@ -11,7 +11,7 @@ use onload_lease::{LeaseEntry, SavedState};
 use onload_sys::pci::PciAddress;
 
 use super::classes::netdev_device;
-use super::device::HostDevice;
+use super::device::{HostDevice, RETURNING, STATE_HELD};
 use super::function_index::FunctionIndex;
 use super::inventory::Inventory;
 use super::selection::select;
@@ -22,9 +22,6 @@ use crate::discover::pci::PciFunction;
 use crate::discover::rdma::RdmaDevice;
 use crate::discover::taken_names::TakenNames;
 
-/// The state of an interface in a container, and of one whose container has exited.
-pub const STATE_HELD: &str = "held";
-pub const RETURNING: &str = "returning";
 /// The state of an interface that a CNI plugin has moved.
 const STATE_AWAY: &str = "away";
 const VFIO: &str = "vfio-pci";

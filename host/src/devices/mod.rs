@@ -28,9 +28,11 @@ use crate::leases;
 pub use attributes::{Attribute, Attributes};
 pub(crate) use classes::{attributes, missing_device};
 pub(crate) use device::group_inseparable;
-pub use device::{DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, Sharing};
+pub use device::{
+    DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, RETURNING, STATE_HELD, Sharing,
+};
 pub(crate) use function_index::FunctionIndex;
-pub use interfaces::{RETRIEVE_REMEDY, RETURNING, STATE_HELD, lost_reason};
+pub use interfaces::{RETRIEVE_REMEDY, lost_reason};
 use inventory::Inventory;
 pub(crate) use nearest_nics::pool_nearness;
 use read_host::read_host;

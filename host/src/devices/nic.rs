@@ -4,9 +4,8 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Health, HostDevice, LOOPBACK, build_devices};
+use super::device::{Health, HostDevice, LOOPBACK, RETURNING, STATE_HELD, build_devices};
 use super::function_index::{FunctionIndex, link_layer};
-use super::interfaces::{RETURNING, STATE_HELD};
 use crate::discover::netdev::NetworkInterface;
 
 pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {

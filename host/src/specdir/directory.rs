@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use onload_core::class::Class;
 use onload_sys::fs::atomic::{self, WriteError};
-use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockMode};
+use onload_sys::fs::lock::{COMMAND_TIMEOUT, Lock, LockError, LockMode};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -22,6 +22,7 @@ const FILE_MODE: u32 = 0o644;
 /// In the directory itself, since nothing is written anywhere else; CDI readers use only names that end in .json or
 /// .yaml.
 pub const LOCK_NAME: &str = ".onload-ctk-lock";
+const OWN_PREFIX: &str = ".onload-ctk-";
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -54,7 +55,16 @@ impl SpecDir {
     pub fn lock(&self) -> anyhow::Result<Lock> {
         let (dir, path) = (&self.directory, &self.path);
         let lock = Lock::acquire(dir, path, LOCK_NAME, LockMode::Exclusive, COMMAND_TIMEOUT);
-        lock.with_context(|| directory_context("writing to", path))
+        lock.map_err(|error| match error {
+            // The message names the directory, which users know, instead of the lock file.
+            LockError::File { source, .. } => {
+                anyhow::Error::new(source).context(directory_context("writing to", path))
+            }
+            error => {
+                let what = "locking the directory of CDI specifications";
+                anyhow::Error::new(error).context(format!("{what} {}", path.display()))
+            }
+        })
     }
 
     /// `None` for what is not a regular file.
@@ -153,9 +163,22 @@ impl SpecDir {
         Ok(())
     }
 
-    fn write_error(&self, action: &str, name: &str, error: WriteError) -> anyhow::Error {
-        let path = self.path.join(name);
-        anyhow::Error::new(error.source).context(format!("{action} {}", path.display()))
+    /// The error names the file. Instead of a temporary file or the manifest it names the directory, unless a directory
+    /// is in that file's place.
+    fn write_error(
+        &self,
+        action: &'static str,
+        name: &str,
+        write_error: WriteError,
+    ) -> anyhow::Error {
+        let error = write_error.source;
+        let is_other = error.kind() == std::io::ErrorKind::IsADirectory;
+        let what = if name.starts_with(OWN_PREFIX) && !is_other {
+            directory_context("writing to", &self.path)
+        } else {
+            format!("{action} {}", self.path.join(name).display())
+        };
+        anyhow::Error::new(error).context(what)
     }
 }
 
