@@ -692,6 +692,8 @@ fn is_read(attribute: &str) -> bool {
         "sriov_numvfs",
         "/sys/module/onload/version",
         "/afxdp/register",
+        "/gid_attrs/",
+        "/gids/",
         "/proc/",
         "/infiniband/smi1/",
         "/infiniband_mad/",

@@ -57,9 +57,10 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let mut functions = probe.with_classes(&unread::PCI, || PciFunctions::read(probe));
     let interfaces = probe.with_classes(&unread::INTERFACES, || netdev::read(probe));
     let (onload, tcpdirect) = probe.with_classes(&unread::ONLOAD, || {
-        let onload = onload::read(probe, &config.cdi);
+        let nodes = onload::DriverNodes::read(probe);
+        let onload = onload::read(probe, &config.cdi, &nodes);
         let onload_dir = onload.as_ref().and_then(onload::Onload::library_dir);
-        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir);
+        let tcpdirect = tcpdirect::read(probe, &config.cdi, onload_dir, &nodes);
         (onload, tcpdirect)
     });
     let obstacle = match &onload {

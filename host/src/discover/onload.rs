@@ -1,5 +1,6 @@
 //! Onload: the kernel modules, the device nodes, the library, and whether they fit together.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -131,15 +132,25 @@ struct DriverVersion {
     interface: Option<String>,
 }
 
-/// Returns driver nodes. Fails with the reason of the first one that cannot be offered.
-pub(crate) fn find_nodes(
-    probe: &Probe<'_>,
-    names: &[&str],
-) -> Result<Vec<Arc<OfferedNode>>, String> {
-    names.iter().map(|name| find_node(probe, name).map(OfferedNode::shared)).collect()
+/// Nodes by name, or the reason why a node cannot be offered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DriverNodes(BTreeMap<&'static str, Result<Arc<OfferedNode>, String>>);
+
+impl DriverNodes {
+    pub(crate) fn read(probe: &Probe<'_>) -> DriverNodes {
+        let named_nodes = ["onload", "onload_epoll", "sfc_char"]
+            .into_iter()
+            .map(|name| (name, find_node(probe, name).map(OfferedNode::shared)));
+        DriverNodes(named_nodes.collect())
+    }
+
+    /// Returns the nodes. Fails with the reason of the first one that cannot be offered.
+    pub(crate) fn find_all(&self, names: &[&str]) -> Result<Vec<Arc<OfferedNode>>, String> {
+        names.iter().filter_map(|&name| self.0.get(name)).cloned().collect()
+    }
 }
 
-pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<Onload> {
+pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> Option<Onload> {
     let driver = read_driver(probe);
     let loaded = driver != DriverVersion::default()
         || ["onload", "sfc_char", "sfc_resource"]
@@ -155,7 +166,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig) -> Option<Onload> {
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason));
         return None;
     }
-    let nodes = find_nodes(probe, &["onload", "onload_epoll"]);
+    let nodes = nodes.find_all(&["onload", "onload_epoll"]);
     let obstacle = find_obstacle(&nodes, &driver, &library, unread.as_deref());
     if let Some(reason) = &obstacle {
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason.clone()));

@@ -1,6 +1,7 @@
 //! RDMA devices: HCAs, RoCE and iWARP adapters and software devices
 //! (`Documentation/ABI/stable/sysfs-class-infiniband`).
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::net::Ipv6Addr;
@@ -259,6 +260,7 @@ pub(crate) fn read(
         uppers: netdev::uppers(interfaces),
         port_interfaces,
         config,
+        connection_manager: OnceCell::new(),
     };
     let mut taken_names = TakenNames::default();
     let mut devices = Vec::new();
@@ -482,6 +484,8 @@ struct RdmaContext<'p, 'h, 'f> {
     /// The interfaces that the kernel reports by netlink.
     port_interfaces: RdmaPortInterfaces,
     config: &'f DiscoverConfig,
+    /// Read, with its warning, once a device can use it.
+    connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
 }
 
 impl RdmaContext<'_, '_, '_> {
@@ -505,9 +509,12 @@ impl RdmaContext<'_, '_, '_> {
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
         let is_vf_or_subfunction = is_virtual || device_dir.is_subfunction();
         let verbs = verbs.into_iter().map(|node| offered_node(node, name, device_dir.pci));
-        let connection_manager =
-            has_connection_manager(transport).then(|| find_connection_manager(probe)).flatten();
-        let nodes = verbs.chain(connection_manager.map(OfferedNode::shared));
+        let connection_manager = has_connection_manager(transport).then(|| {
+            self.connection_manager
+                .get_or_init(|| find_connection_manager(probe).map(OfferedNode::shared))
+                .clone()
+        });
+        let nodes = verbs.chain(connection_manager.flatten());
         RdmaDevice {
             pci_address: device_dir.pci,
             is_subfunction: device_dir.is_subfunction(),

@@ -11,7 +11,7 @@ use crate::discover::exclusion::Exclusion;
 use crate::discover::installation::{self, Installation, Tool};
 use crate::discover::nic::Nic;
 use crate::discover::node::OfferedNode;
-use crate::discover::onload::{exclude_copies, find_nodes, is_shared_object, read_tools};
+use crate::discover::onload::{DriverNodes, exclude_copies, is_shared_object, read_tools};
 use crate::discover::probe::Probe;
 
 const LIBRARY: &str = "libonload_zf.so";
@@ -39,6 +39,7 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     cdi: &CdiConfig,
     onload_dir: Option<&Path>,
+    nodes: &DriverNodes,
 ) -> Option<TcpDirect> {
     let Some(installation) = find(probe, cdi, onload_dir) else {
         probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", absent_reason(probe, cdi)));
@@ -53,7 +54,7 @@ pub(crate) fn read(
     }
     let content = content.unwrap_or_default();
     let nodes = check_control_plane(&installation, &content)
-        .and_then(|()| find_nodes(probe, &["onload", "sfc_char"]))
+        .and_then(|()| nodes.find_all(&["onload", "sfc_char"]))
         .map_err(|reason| probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
     let machine =
