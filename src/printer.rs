@@ -7,7 +7,6 @@ use std::path::Path;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use onload_host::host::ReadAccess;
 use onload_sys::text;
 use serde::Serialize;
 
@@ -164,15 +163,10 @@ impl Printer {
     }
 }
 
-pub(crate) fn log_access(path: &Path, access: ReadAccess) {
+pub(crate) fn log_read(path: &Path) {
     let path = escape_controls(path.display());
-    let mut stderr = anstream::stderr();
     // A failure to write to stderr cannot be reported.
-    let _ = match access {
-        ReadAccess::Read => writeln!(stderr, "{DIM}read {path}{DIM:#}"),
-        ReadAccess::Listed => writeln!(stderr, "{DIM}listed {path}{DIM:#}"),
-        ReadAccess::NoDirectory => writeln!(stderr, "{DIM}no directory {path}{DIM:#}"),
-    };
+    let _ = writeln!(anstream::stderr(), "{DIM}read {path}{DIM:#}");
 }
 
 /// The value of `COLUMNS`, or else the terminal's width, as in ls(1).

@@ -19,9 +19,8 @@ const LINKS: [(&str, &str); 5] = [
     ("sys/class/ptp/ptp0", "../../devices/pci0000:40/0000:41:00.0/ptp/ptp0"),
     ("sys/devices/pci0000:40/0000:41:00.0/net/ens1/device", "../.."),
 ];
-const FILES: [&str; 22] = [
+const FILES: [&str; 21] = [
     "proc/devices",
-    "proc/meminfo",
     "proc/mounts",
     "proc/driver/onload/version",
     "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",

@@ -11,18 +11,6 @@ use crate::generate::{InstalledFiles, generate};
 use crate::pools::PoolSet;
 use crate::specdir::{DesiredSpecs, Manifest, SpecFormat, SpecPlan, plan};
 
-#[derive(Clone, Copy, Debug)]
-pub struct DriftInput<'c> {
-    /// The files with our names. `None` for one that is not a regular file.
-    pub existing: &'c BTreeMap<String, Option<Vec<u8>>>,
-    /// The options with which they were written; `None` if none were written.
-    pub manifest: Option<&'c Manifest>,
-    pub inventory: &'c Inventory,
-    pub pools: &'c PoolSet,
-    pub config: &'c Config,
-    pub installed: InstalledFiles,
-}
-
 #[derive(Debug)]
 pub struct Drift {
     pub plan: SpecPlan,
@@ -31,22 +19,30 @@ pub struct Drift {
     pub warnings: Vec<String>,
 }
 
-pub fn find_drift(input: DriftInput<'_>) -> anyhow::Result<Drift> {
-    let manifest = input.manifest.cloned().unwrap_or_else(|| Manifest {
-        kinds: input.config.cdi.kinds.clone(),
-        ..Manifest::default()
-    });
+/// Finds the differences. `existing` has the files with our names, and `None` for one that is not a regular file;
+/// `manifest` the options with which they were written.
+pub fn find_drift(
+    existing: &BTreeMap<String, Option<Vec<u8>>>,
+    manifest: Option<&Manifest>,
+    inventory: &Inventory,
+    pools: &PoolSet,
+    config: &Config,
+    installed: InstalledFiles,
+) -> anyhow::Result<Drift> {
+    let known = manifest;
+    let manifest = known
+        .cloned()
+        .unwrap_or_else(|| Manifest { kinds: config.cdi.kinds.clone(), ..Manifest::default() });
     let newest = manifest.max_cdi_version.as_deref();
-    let mut pools = input.pools.clone();
+    let mut pools = pools.clone();
     pools.offered.retain(|pool| {
         manifest.kinds.contains(&pool.class) || manifest.kinds.contains(&Class::Bundle)
     });
     if let Some(newest) = newest.and_then(|version| version.parse().ok()) {
         pools.drop_unsupported(newest);
     }
-    let (inventory, config) = (input.inventory, input.config);
     let mut files = BTreeMap::new();
-    for (name, spec) in generate(inventory, &pools.offered, config, input.installed)? {
+    for (name, spec) in generate(inventory, &pools.offered, config, installed)? {
         if manifest.kinds.contains(&name.class) {
             files.insert(name, render(&spec, manifest.format).into_bytes());
         }
@@ -59,11 +55,7 @@ pub fn find_drift(input: DriftInput<'_>) -> anyhow::Result<Drift> {
         manifest: manifest.clone(),
         force: false,
     };
-    Ok(Drift {
-        plan: plan(&desired, input.existing, input.manifest),
-        manifest,
-        warnings: pools.warnings,
-    })
+    Ok(Drift { plan: plan(&desired, existing, known), manifest, warnings: pools.warnings })
 }
 
 pub fn render(spec: &Spec, format: SpecFormat) -> String {

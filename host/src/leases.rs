@@ -43,25 +43,13 @@ pub fn list(host: &Host) -> anyhow::Result<Vec<LeaseEntry>> {
     }
 }
 
-/// Leases from before and after reading the host. A device that returned in between is only in the first list, and one
-/// that left only in the second.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LeaseComparison {
-    pub(crate) now: Vec<LeaseEntry>,
-    pub(crate) ended: Vec<LeaseEntry>,
-}
-
-impl LeaseComparison {
-    pub(crate) fn new(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Self {
-        let mut ended = before;
-        ended.retain(|entry| !now.iter().any(|current| current.device == entry.device));
-        LeaseComparison { ended, now }
-    }
-
-    /// Iterates over the leases, each with whether it is still active.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&LeaseEntry, bool)> {
-        let now = self.now.iter().map(|entry| (entry, true));
-        let ended = self.ended.iter().map(|entry| (entry, false));
-        now.chain(ended).filter(|(entry, _)| !entry.has_ended())
-    }
+/// Combines the leases from before and after reading the host, each with whether it is still active. A device that
+/// returned in between is only in the first list, and one that left only in the second.
+pub(crate) fn compare(before: Vec<LeaseEntry>, now: Vec<LeaseEntry>) -> Vec<(LeaseEntry, bool)> {
+    let mut ended = before;
+    ended.retain(|entry| !now.iter().any(|current| current.device == entry.device));
+    let now = now.into_iter().map(|entry| (entry, true));
+    now.chain(ended.into_iter().map(|entry| (entry, false)))
+        .filter(|(entry, _)| !entry.has_ended())
+        .collect()
 }

@@ -87,9 +87,7 @@ struct AddressShape {
 
 impl AddressShape {
     fn parts<'b>(&self, mut bytes: &'b [u8]) -> impl Iterator<Item = (AddressPart, &'b [u8])> {
-        let is_gid = self.parts.first() == Some(&AddressPart::Subnet);
-        let parts = if is_gid && is_iwarp_gid(bytes) { &IWARP_GID[..] } else { self.parts };
-        parts.iter().filter_map(move |part| {
+        self.parts.iter().filter_map(move |part| {
             let (part_bytes, rest) = bytes.split_at_checked(part.length())?;
             bytes = rest;
             Some((*part, part_bytes))
@@ -114,8 +112,6 @@ const SHAPES: [AddressShape; 6] = [
     AddressShape { groups: &[4; 4], separator: Some(b':'), parts: &[AddressPart::Guid] },
     AddressShape { groups: &[8, 4, 4, 4, 12], separator: Some(b'-'), parts: &[AddressPart::Uuid] },
 ];
-/// The GID of an iWARP device: the address of its interface, and zeros.
-const IWARP_GID: [AddressPart; 3] = [AddressPart::Mac, AddressPart::Plain, AddressPart::Mac];
 /// In names.
 const DIGITS: [AddressShape; 2] = [
     AddressShape { groups: &[12], separator: None, parts: &[AddressPart::Mac] },
@@ -199,10 +195,6 @@ impl Masker {
 
 fn vendor_of([first, second, third]: Oui) -> Oui {
     [first & !LOCAL, second, third]
-}
-
-fn is_iwarp_gid(bytes: &[u8]) -> bool {
-    bytes.len() == 16 && bytes.split_at(6).1.iter().all(|byte| *byte == 0)
 }
 
 /// All zeros or all ones, which identify no device.

@@ -12,7 +12,7 @@ use onload_host::discover::installation::MAX_LIBRARY_BYTES;
 use onload_host::discover::onload::release_strings;
 use onload_host::discover::pci;
 use onload_host::discover::tcpdirect::CONTROL_PLANE;
-use onload_host::host::recording::RecordedPath;
+use onload_host::host::RecordedPath;
 use onload_host::host::{EntryKind, Host};
 use onload_sys::fs::open::MAX_LINKS;
 

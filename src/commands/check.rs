@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use onload_core::class::Class;
 use onload_host::devices::inventory::Inventory;
-use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::drift::{Drift, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, RenumberedNode, SpecFormat, SpecPlan, find_renumbered};
 use onload_sys::device_number::DeviceNumber;
@@ -25,14 +25,14 @@ pub fn run(global: &GlobalArgs, args: &CheckArgs, printer: &mut Printer) -> Comm
     let (existing, manifest) = read_existing(directory.as_ref(), &path, printer)?;
     let manifest = manifest.map_err(anyhow::Error::msg)?;
     let (inventory, pools) = discover_host(&host, &config, printer);
-    let Drift { plan, manifest: asked, warnings } = find_drift(DriftInput {
-        existing: &existing,
-        manifest: manifest.as_ref(),
-        inventory: &inventory,
-        pools: &pools,
-        config: &config,
-        installed: InstalledFiles::read(&host, &config)?,
-    })?;
+    let Drift { plan, manifest: asked, warnings } = find_drift(
+        &existing,
+        manifest.as_ref(),
+        &inventory,
+        &pools,
+        &config,
+        InstalledFiles::read(&host, &config)?,
+    )?;
     printer.warnings(&warnings);
     let mut differences = Vec::new();
     for step in &plan.steps {

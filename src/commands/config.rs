@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use onload_core::config::{Config, Setting, SettingOrigin, config_schema, list_settings};
 use onload_host::discover::taken_names::check_name;
-use onload_host::host::ReadAccess;
 use onload_host::settings;
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use super::open_traced_host;
 use crate::cli::{ConfigValidateArgs, FormatArgs, GlobalArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::layout::format_table;
-use crate::printer::{Printer, log_access};
+use crate::printer::{Printer, log_read};
 
 /// Reads a configuration file as strictly as every command that uses it. Returns its path, its text if it exists, and the
 /// configuration.
@@ -23,7 +22,7 @@ fn read_valid(
 ) -> Result<(String, Option<String>, Config)> {
     let host = open_traced_host(global)?;
     if let Some(path) = config_file.filter(|_| global.verbose) {
-        log_access(path, ReadAccess::Read);
+        log_read(path);
     }
     let path = settings::config_path(&host, config_file);
     let text = settings::read(&host, config_file)?;

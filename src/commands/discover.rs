@@ -425,7 +425,7 @@ fn nic_row(nic: &Nic) -> DeviceRow {
     let details = [
         format_alias(&nic.name, &nic.device),
         nic.driver.clone(),
-        Some(nic.datapath.as_str().to_owned()),
+        Some(nic.datapath.to_string()),
         nic.stacks.map(|stacks| format_count(stacks, "stack", "stacks")),
         nic.state.clone(),
         nic.speed_mbps.map(format_speed),

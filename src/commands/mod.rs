@@ -45,7 +45,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::Exclusion;
 use onload_host::discover::unread;
 use onload_host::generate::{GeneratedSpecs, InstalledFiles, bundle_exclusions, generate};
-use onload_host::host::{DEVICE_TABLE, Host, ReadAccess};
+use onload_host::host::{DEVICE_TABLE, Host};
 use onload_host::pools::{NamedPool, PoolSet, discover_with_pools};
 use onload_host::specdir::OUTPUT_DIR;
 use onload_host::{settings, specdir};
@@ -53,7 +53,7 @@ use onload_sys::text::ErrorChain;
 
 use crate::cli::GlobalArgs;
 use crate::permissions;
-use crate::printer::{Printer, log_access};
+use crate::printer::{Printer, log_read};
 
 /// Letters in which a device may differ from the one that was meant.
 const MAX_TYPING_ERRORS: usize = 3;
@@ -61,7 +61,7 @@ const MAX_TYPING_ERRORS: usize = 3;
 fn open_host(global: &GlobalArgs) -> Result<(Host, Config)> {
     let host = open_traced_host(global)?;
     if let Some(path) = global.config.as_deref().filter(|_| global.verbose) {
-        log_access(path, ReadAccess::Read);
+        log_read(path);
     }
     let config = settings::load(&host, global.config.as_deref())?;
     Ok((host, config))
@@ -82,7 +82,7 @@ fn open_traced_host(global: &GlobalArgs) -> Result<Host> {
     let mut host = Host::open(&global.host_root)?;
     check_host_root(&host, &global.host_root)?;
     if global.verbose {
-        host.watch(log_access);
+        host.watch(log_read);
     }
     Ok(host)
 }

@@ -18,6 +18,9 @@ use object::endian::{Endianness, U32};
 use object::pod::{self, Pod};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
+use serde::Serialize;
+
+use crate::error::written_as_text;
 
 /// Limit for program headers; real files have about a dozen.
 const MAX_PROGRAM_HEADERS: usize = 512;
@@ -88,11 +91,14 @@ pub struct DynamicSymbol<'a> {
     pub is_weak: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(into = "String")]
 pub struct GlibcVersion {
     pub major: u32,
     pub minor: u32,
 }
+
+written_as_text!(GlibcVersion);
 
 impl GlibcVersion {
     /// Parses the name of a symbol version such as `GLIBC_2.38` or `GLIBC_2.2.5`. Returns `None` for `GLIBC_PRIVATE`,

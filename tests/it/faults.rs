@@ -444,7 +444,7 @@ fn an_attribute_that_may_not_be_read_costs_a_warning_with_its_path() {
     let (messages, found) = warnings(run_unprivileged(&tree, &args));
     assert!(messages.iter().any(|w| w.contains("/numa_node: Permission denied")), "{messages:?}");
     if is_root() {
-        let debugfs = "/sys/kernel/debug: Permission denied";
+        let debugfs = "/sys/kernel/debug/sfc_resource/nics: Permission denied";
         assert!(messages.iter().any(|w| w.contains(debugfs)), "{messages:?}");
     }
     assert_eq!(found["nics"][0]["name"], "ens3");
@@ -461,26 +461,6 @@ fn a_function_whose_directory_may_not_be_read_costs_a_warning_and_hides_no_other
     assert!(message.iter().any(|w| w.contains("0000:3b:02.0: Permission denied")), "{message:?}");
     assert_eq!(found["nics"][0]["name"], "enp59s0f0np0");
     tree.chmod(function, 0o755);
-}
-
-#[test]
-fn a_directory_that_may_not_be_searched_is_told_once_and_hides_no_virtual_interface() {
-    if !is_root() {
-        crate::common::skipped("only root can hide a directory from nobody");
-        return;
-    }
-    let tree = x2();
-    let parent = "/sys/devices/pci0000:3b/0000:3b:00.0";
-    tree.chmod(parent, 0o000);
-    let run = run_unprivileged(&tree, &["discover", "--explain"]).done();
-    tree.chmod(parent, 0o755);
-    let about = |line: &&str| line.contains("0000:3b:00.0: Permission denied");
-    let warnings = run.warnings();
-    assert_eq!(warnings.iter().filter(|line| about(line)).count(), 1, "{warnings:#?}");
-    let (_, rows) = run.stdout.split_once("Not offered").unwrap();
-    let count = rows.lines().filter(about).count();
-    assert!((1..=3).contains(&count), "{rows}");
-    assert!(!rows.contains("virtual interface with none below"), "{rows}");
 }
 
 /// A host with an interface that Onload knows by debugfs alone, and its specifications.
@@ -517,7 +497,7 @@ fn an_interface_whose_registration_may_not_be_read_is_not_called_unregistered() 
         why.starts_with("could not determine whether Onload is attached to it: reading "),
         "{why}"
     );
-    assert!(why.contains("/sys/kernel/debug: Permission denied"), "{why}");
+    assert!(why.contains("/sys/kernel/debug/sfc_resource/nics: Permission denied"), "{why}");
     assert!(!why.contains("write ens1"), "{why}");
     let kinds = texts(&found["unread"][0]["kinds"]);
     assert_eq!(kinds, ["nic", "nic-plain", "nic-nodes", "zf"]);
@@ -615,7 +595,10 @@ fn generate_takes_nothing_away_for_what_may_not_be_read() {
     assert!(device_names(&before).contains(&"ens1".to_owned()));
     let refusal = run_with_unreadable(&tree, DEBUGFS, &["cdi", "generate"]).refused();
     assert!(refusal.contains("kept onload.dev-nic-nodes.json, "), "{refusal}");
-    assert!(refusal.contains("/sys/kernel/debug: Permission denied"), "{refusal}");
+    assert!(
+        refusal.contains("/sys/kernel/debug/sfc_resource/nics: Permission denied"),
+        "{refusal}"
+    );
     assert!(refusal.contains("run as root"), "{refusal}");
     assert_eq!(nic(), before);
     let gone =
@@ -709,6 +692,8 @@ fn is_read(attribute: &str) -> bool {
         "sriov_numvfs",
         "/sys/module/onload/version",
         "/afxdp/register",
+        "/gid_attrs/",
+        "/gids/",
         "/proc/",
         "/infiniband/smi1/",
         "/infiniband_mad/",

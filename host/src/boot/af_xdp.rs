@@ -1,7 +1,7 @@
 //! Interfaces that are registered with Onload for AF_XDP (Onload, `src/driver/linux_resource/sysfs.c`).
 //! The file that registers them lists none; debugfs does (`src/lib/efhw/debugfs_nic.c`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use onload_core::host_settings::{HostSettings, InterfaceName};
@@ -13,36 +13,9 @@ use crate::discover::af_xdp::AfXdpTrouble;
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, DebugfsNic, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
-use crate::netlink::features::InterfaceFeatures;
 
 /// The module that brings sfc_resource with it, and /dev/onload.
 const MODULE: &str = "onload";
-
-#[derive(Debug, Default)]
-pub(super) struct AfXdpState {
-    is_loaded: bool,
-    has_af_xdp: bool,
-    /// `None` if it is unknown.
-    registered: Option<BTreeSet<String>>,
-    interfaces: BTreeSet<String>,
-    features: BTreeMap<String, InterfaceFeatures>,
-    /// The module's parameter, or `None` if it does not exist.
-    flow_filters: Option<String>,
-}
-
-pub(super) fn read(host: &Host) -> Result<AfXdpState, HostError> {
-    let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
-    // A captured host has no empty directories.
-    let is_known = !host.is_running() || is_there(DEBUGFS_NICS)?;
-    Ok(AfXdpState {
-        is_loaded: is_there(RESOURCE_MODULE)?,
-        has_af_xdp: is_there(AF_XDP_REGISTER)?,
-        registered: is_known.then(|| read_registered(host)).transpose()?,
-        interfaces: host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect(),
-        features: host.interface_features()?,
-        flow_filters: host.attribute(Path::new(AF_XDP_FLOW_FILTERS))?,
-    })
-}
 
 /// Returns the present names of the interfaces in this network namespace that are registered with Onload.
 pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError> {
@@ -60,55 +33,79 @@ pub(super) fn read_registered(host: &Host) -> Result<BTreeSet<String>, HostError
 }
 
 /// Plans settings that cannot change while Onload uses an interface before its registration.
-pub(super) fn decide(state: &AfXdpState, settings: &HostSettings, plan: &mut HostPlan) {
+pub(super) fn plan_af_xdp(
+    host: &Host,
+    settings: &HostSettings,
+    plan: &mut HostPlan,
+) -> Result<(), HostError> {
+    let is_there = |path: &str| Ok(host.entry(Path::new(path))?.is_some());
+    let (is_loaded, has_af_xdp) = (is_there(RESOURCE_MODULE)?, is_there(AF_XDP_REGISTER)?);
+    // A captured host has no empty directories.
+    let is_known = !host.is_running() || is_there(DEBUGFS_NICS)?;
+    let registered = is_known.then(|| read_registered(host)).transpose()?;
+    let existing: BTreeSet<String> =
+        host.list(Path::new(SYS_CLASS_NET))?.names.into_iter().collect();
+    let all_features = host.interface_features()?;
+    let flow_filters = host.attribute(Path::new(AF_XDP_FLOW_FILTERS))?;
     let interfaces: BTreeSet<&str> = settings.af_xdp.iter().map(InterfaceName::as_str).collect();
-    match settings.af_xdp_flow_filters {
-        Some(with_filters) => plan_flow_filters(state, with_filters, &interfaces, plan),
-        None => {
-            let warnings = interfaces.iter().filter_map(|name| {
-                let features = state.features.get(*name).copied()?;
-                let trouble = AfXdpTrouble::find(features, state.flow_filters.as_deref())?;
-                Some(trouble.describe(name))
-            });
-            plan.warnings.extend(warnings);
+    if let Some(with_filters) = settings.af_xdp_flow_filters {
+        plan_flow_filters(flow_filters.as_deref(), is_loaded, with_filters, plan);
+    }
+    for name in &interfaces {
+        let features = all_features.get(*name).copied();
+        match settings.af_xdp_flow_filters {
+            None => {
+                let trouble = features
+                    .and_then(|features| AfXdpTrouble::find(features, flow_filters.as_deref()));
+                plan.warnings.extend(trouble.map(|trouble| trouble.describe(name)));
+            }
+            // Without flow filters, interfaces get one channel.
+            Some(false) if existing.contains(*name) => {
+                match features.and_then(|features| features.channels) {
+                    Some(..2) => {}
+                    Some(channels) => plan.steps.push(one_channel_step(name, channels)),
+                    None => plan.warnings.push(format!(
+                        "could not determine how many channels {name} has: run \"ethtool -l {}\"; \
+                         it should have one",
+                        quote_for_shell(name)
+                    )),
+                }
+            }
+            Some(_) => {}
         }
     }
     for name in interfaces {
         let subject = StepSubject::new("af-xdp", name);
-        let registered = state.registered.as_ref();
-        if !state.interfaces.contains(name) {
+        if !existing.contains(name) {
             plan.refuse(&subject, "interface not found");
-        } else if !state.is_loaded {
+        } else if !is_loaded {
             plan.steps.push(register_step(&subject, true));
-        } else if !state.has_af_xdp {
+        } else if !has_af_xdp {
             plan.refuse(
                 &subject,
                 "the loaded sfc_resource does not support AF_XDP; install an Onload that does",
             );
-        } else if registered.is_none() {
-            plan.refuse(
-                &subject,
-                format!(
-                    "could not determine which interfaces are registered, since {DEBUGFS_NICS} does not exist; mount debugfs"
+        } else {
+            match &registered {
+                None => plan.refuse(
+                    &subject,
+                    format!(
+                        "could not determine which interfaces are registered, since {DEBUGFS_NICS} does not exist; mount debugfs"
+                    ),
                 ),
-            );
-        } else if registered.is_some_and(|names| !names.contains(name)) {
-            plan.steps.push(register_step(&subject, false));
+                Some(names) if names.contains(name) => {}
+                Some(_) => plan.steps.push(register_step(&subject, false)),
+            }
         }
     }
+    Ok(())
 }
 
-/// Sets whether Onload uses flow filters. Without them, interfaces get one channel.
-fn plan_flow_filters(
-    state: &AfXdpState,
-    with_filters: bool,
-    interfaces: &BTreeSet<&str>,
-    plan: &mut HostPlan,
-) {
+fn plan_flow_filters(now: Option<&str>, is_loaded: bool, with_filters: bool, plan: &mut HostPlan) {
     let subject = StepSubject::new("af-xdp-flow-filters", "");
     let value = u8::from(with_filters).to_string();
-    match &state.flow_filters {
-        None if !state.is_loaded => {}
+    match now {
+        None if !is_loaded => {}
         None => plan.refuse(
             &subject,
             format!(
@@ -116,28 +113,12 @@ fn plan_flow_filters(
                  that does"
             ),
         ),
-        Some(now) if *now == value => {}
+        Some(now) if now == value => {}
         Some(now) => plan.steps.push(HostStep {
             actions: vec![StepAction::write(AF_XDP_FLOW_FILTERS, &value)],
             effect: Effect::Is { path: AF_XDP_FLOW_FILTERS.into(), text: value.clone() },
             ..HostStep::new(&subject, "enable_af_xdp_flow_filters", now, value)
         }),
-    }
-    if with_filters {
-        return;
-    }
-    for name in interfaces.iter().filter(|name| state.interfaces.contains(**name)) {
-        let features = state.features.get(*name);
-        let channels = features.and_then(|features| features.channels);
-        match channels {
-            Some(..2) => {}
-            Some(channels) => plan.steps.push(one_channel_step(name, channels)),
-            None => plan.warnings.push(format!(
-                "could not determine how many channels {name} has: run \"ethtool -l {}\"; it \
-                 should have one",
-                quote_for_shell(name)
-            )),
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Finds the users of a virtual function: one that is leased, open or used by the host's network must not be removed.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -234,13 +233,8 @@ impl<'h> FunctionUsers<'h> {
 }
 
 fn read_packet_sockets(host: &Host) -> Result<BTreeSet<u32>, HostError> {
-    let indexes = RefCell::new(BTreeSet::new());
-    // The lines are not kept, so that a capture does not show which sockets exist.
-    host.lines(Path::new(PACKET_SOCKETS), &|line| {
-        indexes.borrow_mut().extend(parse_packet_socket(line));
-        false
-    })?;
-    Ok(indexes.into_inner())
+    let table = host.lines(Path::new(PACKET_SOCKETS), &|_| true)?.unwrap_or_default();
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_packet_socket).collect())
 }
 
 /// Returns the interface index in the fifth word; 0 for an unbound socket. The first line is a heading

@@ -1,93 +1,60 @@
 //! Huge pages by size and NUMA node (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::host_settings::{NumaNodeId, PageSize};
 
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use crate::discover::hugepages::{NODES, SIZES, parse_node, parse_size};
-use crate::host::{Host, HostError};
+use crate::discover::hugepages::{Hugepages, NODES, node_directory, read_sizes};
+use crate::discover::probe::Probe;
+use crate::host::Host;
 
 type HugepageTarget = BTreeMap<PageSize, BTreeMap<NumaNodeId, u64>>;
 
-#[derive(Debug, Default)]
-pub(super) struct HugepageState {
-    nodes: BTreeMap<u32, BTreeMap<PageSize, PageCount>>,
-}
-
-#[derive(Debug)]
-struct PageCount {
-    path: PathBuf,
-    count: u64,
-}
-
-/// Reads the pages of each node. A kernel without NUMA has node 0.
-pub(super) fn read(host: &Host) -> Result<HugepageState, HostError> {
-    let names = host.list(Path::new(NODES))?.names;
-    let numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
-    let directories: Vec<(u32, PathBuf)> = match numbers[..] {
-        [] => vec![(0, PathBuf::from(SIZES))],
-        _ => numbers
-            .into_iter()
-            .map(|node| (node, Path::new(NODES).join(format!("node{node}/hugepages"))))
-            .collect(),
-    };
-    let mut state = HugepageState::default();
-    for (node, directory) in directories {
-        let sizes = state.nodes.entry(node).or_default();
-        for name in host.list(&directory)?.names {
-            let path = directory.join(&name).join("nr_hugepages");
-            let count = host.attribute(&path)?.and_then(|text| text.parse().ok());
-            if let (Some(kib), Some(count)) = (parse_size(&name), count) {
-                sizes.insert(PageSize { kib }, PageCount { path, count });
-            }
-        }
-    }
-    Ok(state)
-}
-
 /// Plans additional pages. Pages are never freed, since programs may use them.
-pub(super) fn decide(state: &HugepageState, target: &HugepageTarget, plan: &mut HostPlan) {
+pub(super) fn plan_hugepages(host: &Host, target: &HugepageTarget, plan: &mut HostPlan) {
+    let probe = Probe::new(host);
+    let sizes = read_sizes(&probe);
+    if let Some(reason) = probe.unread_reason(NODES) {
+        return plan.refuse(&StepSubject::new("hugepages", ""), reason);
+    }
     for (size, nodes) in target {
+        let existing = sizes.iter().find(|existing| existing.name == size.to_string());
         for (node, count) in nodes {
             let subject = StepSubject::new("hugepages", &format!("{size} on node {node}"));
-            let existing = state.nodes.get(&node.0).and_then(|sizes| sizes.get(size));
-            match existing {
-                Some(pages) if pages.count >= *count => {}
-                Some(pages) => plan.steps.push(pages_step(&subject, *size, *count, pages)),
-                None => plan.refuse(&subject, missing_reason(state, *node)),
+            let pages = existing.and_then(|existing| {
+                Some((existing, existing.nodes.iter().find(|one| one.node == node.0)?))
+            });
+            match pages {
+                Some((_, pages)) if pages.total >= *count => {}
+                Some((existing, pages)) => {
+                    let path = node_directory(pages.node, existing.size_kib).join("nr_hugepages");
+                    let advice = format!(
+                        "the node has no more contiguous free memory of {size}; free memory there, \
+                         or reserve the pages at boot with hugepagesz= and hugepages= on the \
+                         kernel command line"
+                    );
+                    let (now, wanted) = (pages.total.to_string(), count.to_string());
+                    plan.steps.push(HostStep {
+                        actions: vec![StepAction::write(&path, count)],
+                        effect: Effect::Minimum { path, number: *count, advice },
+                        ..HostStep::new(&subject, "pages", now, wanted)
+                    });
+                }
+                None => plan.refuse(&subject, missing_reason(&sizes, *node)),
             }
         }
     }
 }
 
-fn pages_step(subject: &StepSubject, size: PageSize, count: u64, pages: &PageCount) -> HostStep {
-    let advice = format!(
-        "the node has no more contiguous free memory of {size}; free memory there, or reserve the \
-         pages at boot with hugepagesz= and hugepages= on the kernel command line"
-    );
-    let now = pages.count.to_string();
-    HostStep {
-        actions: vec![StepAction::write(&pages.path, &count)],
-        effect: Effect::Minimum { path: pages.path.clone(), number: count, advice },
-        ..HostStep::new(subject, "pages", now, count.to_string())
+fn missing_reason(sizes: &[Hugepages], node: NumaNodeId) -> String {
+    let nodes: BTreeSet<u32> =
+        sizes.iter().flat_map(|size| &size.nodes).map(|pages| pages.node).collect();
+    if nodes.contains(&node.0) {
+        let names: Vec<&str> = sizes.iter().map(|size| size.name.as_str()).collect();
+        return format!("unsupported page size; this kernel supports {}", names.join(", "));
     }
-}
-
-fn missing_reason(state: &HugepageState, node: NumaNodeId) -> String {
-    let list = |names: Vec<String>| match names.len() {
-        0 => "none".to_owned(),
-        _ => names.join(", "),
-    };
-    match state.nodes.get(&node.0) {
-        Some(sizes) => {
-            let sizes = list(sizes.keys().map(ToString::to_string).collect());
-            format!("unsupported page size; this kernel supports {sizes}")
-        }
-        None => {
-            let nodes = list(state.nodes.keys().map(ToString::to_string).collect());
-            format!("NUMA node not found; this host has {nodes}")
-        }
-    }
+    let numbers: Vec<String> = nodes.iter().map(u32::to_string).collect();
+    let numbers = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+    format!("NUMA node not found; this host has {numbers}")
 }

@@ -7,7 +7,6 @@ mod function_users;
 mod hugepages;
 mod kernel;
 mod plan;
-mod rdma_netns;
 mod running_kernel;
 mod sriov;
 mod step;

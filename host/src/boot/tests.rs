@@ -59,6 +59,7 @@ impl Machine {
         tree.file(&format!("{PF}/net/ens2/address"), "52:54:00:12:34:56\n");
         tree.link("/sys/class/net/ens2", &format!("{PF}/net/ens2"));
         tree.directory("/sys/bus/pci/drivers/igbvf");
+        tree.file("/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "2\n");
         for (node, pages) in [(0, "2"), (1, "0")] {
             let file = format!("{NODES}/node{node}/hugepages/hugepages-1048576kB/nr_hugepages");
             tree.file(&file, format!("{pages}\n"));
@@ -287,7 +288,9 @@ impl HostKernel for Machine {
 
     fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
         if self.hears(format!("{interface} has one channel"))? {
-            let table = format!("{interface} xdp none 1\n");
+            let table = format!(
+                "{{\"{interface}\":{{\"xdp\":true,\"flow_filters\":\"absent\",\"channels\":1}}}}"
+            );
             self.tree.file("/interfaces.table", table);
         }
         Ok(())

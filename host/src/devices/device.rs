@@ -17,6 +17,9 @@ use crate::discover::node::OfferedNode;
 
 /// Onload without an interface: it still accelerates loopback, pipes and epoll. No interface can have this name.
 pub const LOOPBACK: &str = "loopback";
+/// The state of an interface in a container, and of one whose container has exited.
+pub const STATE_HELD: &str = "held";
+pub const RETURNING: &str = "returning";
 
 /// The first fields are read from the host, the others come from specifications, pools and leases ([`crate::offers`]).
 #[derive(Clone, Debug, PartialEq, Eq)]

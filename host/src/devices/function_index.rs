@@ -13,18 +13,9 @@ use crate::discover::pci::PciFunction;
 
 pub(crate) struct FunctionIndex<'i> {
     pub(super) inventory: &'i Inventory,
-    /// The physical function of each virtual function, and its index there.
-    indexes: BTreeMap<PciAddress, (PciAddress, u32)>,
     interfaces: BTreeMap<PciAddress, Vec<&'i NetworkInterface>>,
     /// The number of functions in each offered IOMMU group: with their own nodes, these are several devices.
     groups: BTreeMap<u32, usize>,
-}
-
-/// A PCI function and its physical function.
-pub(super) struct FunctionPlace<'i> {
-    pub(super) function: Option<&'i PciFunction>,
-    pub(super) physical_function: Option<PciAddress>,
-    pub(super) index: Option<u32>,
 }
 
 impl<'i> FunctionIndex<'i> {
@@ -33,12 +24,8 @@ impl<'i> FunctionIndex<'i> {
         for device in inventory.vfio.iter().filter(|device| device.viable) {
             *groups.entry(device.iommu_group).or_default() += 1 + device.aliases.len();
         }
-        let indexes = inventory.functions.iter().flat_map(|parent| {
-            parent.virtual_functions.iter().map(|(index, child)| (*child, (parent.address, *index)))
-        });
         FunctionIndex {
             inventory,
-            indexes: indexes.collect(),
             interfaces: group_without_representors(&inventory.interfaces),
             groups,
         }
@@ -56,15 +43,8 @@ impl<'i> FunctionIndex<'i> {
         self.groups.get(&group).copied().unwrap_or_default()
     }
 
-    pub(super) fn find(&self, pci: Option<PciAddress>) -> FunctionPlace<'i> {
-        let function = pci.and_then(|pci| self.inventory.functions.get(pci));
-        let virtual_function = pci.and_then(|pci| self.indexes.get(&pci));
-        let linked = function.and_then(|function| function.physical_function);
-        FunctionPlace {
-            function,
-            physical_function: linked.or(virtual_function.map(|(parent, _)| *parent)),
-            index: virtual_function.map(|(_, index)| *index),
-        }
+    pub(super) fn find(&self, pci: Option<PciAddress>) -> Option<&'i PciFunction> {
+        self.inventory.functions.get(pci?)
     }
 
     /// Adds the data of a PCI function to a device.
@@ -80,7 +60,8 @@ impl<'i> FunctionIndex<'i> {
     }
 
     pub(super) fn attributes(&self, pci: Option<PciAddress>) -> Attributes {
-        let FunctionPlace { function, physical_function, index } = self.find(pci);
+        let function = self.find(pci);
+        let physical_function = function.and_then(|function| function.physical_function);
         let pf_interface =
             physical_function.and_then(|parent| self.interfaces.get(&parent)?.first());
         let id = |number: u16| format!("{number:04x}");
@@ -95,7 +76,7 @@ impl<'i> FunctionIndex<'i> {
             ("pf", text(parent.as_deref())),
             ("pfInterface", text(pf_interface.map(|pf_interface| pf_interface.name.as_str()))),
             ("virtualFunction", Attribute::Bool(parent.is_some())),
-            ("vfIndex", int(index.map(u64::from))),
+            ("vfIndex", int(function.and_then(|function| function.vf_index).map(u64::from))),
         ]);
         let data_direct = &self.inventory.data_direct;
         if data_direct.iter().next().is_some() {

@@ -1,5 +1,5 @@
 //! The interfaces that may move into containers: those that `[discover] offer-netdevs` names or a pool selects, unless
-//! the host uses them.
+//! the host uses them; and the interfaces and RDMA devices that are in containers.
 
 use std::collections::BTreeSet;
 
@@ -10,25 +10,20 @@ use onload_lease::run_dir::RUN_DIR;
 use onload_lease::{LeaseEntry, SavedState};
 use onload_sys::pci::PciAddress;
 
-use super::device::HostDevice;
+use super::classes::netdev_device;
+use super::device::{HostDevice, RETURNING, STATE_HELD};
 use super::function_index::FunctionIndex;
 use super::inventory::Inventory;
-use super::netdev::device;
 use super::selection::select;
 use crate::discover::exclusion::Exclusion;
 use crate::discover::movable_interface::{Netdev, may_offer_interfaces};
 use crate::discover::nic::Nic;
 use crate::discover::pci::PciFunction;
+use crate::discover::rdma::RdmaDevice;
 use crate::discover::taken_names::TakenNames;
-use crate::leases::LeaseComparison;
 
-/// The state of an interface in a container, and of one whose container has exited.
-pub const STATE_HELD: &str = "held";
-pub const RETURNING: &str = "returning";
 /// The state of an interface that a CNI plugin has moved.
 const STATE_AWAY: &str = "away";
-/// The class of a network controller, without subclass and programming interface (PCI Code and ID Assignment).
-const NETWORK: u32 = 0x02;
 const VFIO: &str = "vfio-pci";
 /// Age in seconds from which a lease is compared with the host: leases are written before their device moves, and
 /// reading a host takes time.
@@ -43,7 +38,7 @@ const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of c
 /// Adds the offered interfaces to the inventory, and a reason for each of the others. An interface in a container stays
 /// offered, with the data in its lease.
 pub(super) fn add_interfaces(
-    leases: &Result<LeaseComparison, anyhow::Error>,
+    leases: &anyhow::Result<Vec<(LeaseEntry, bool)>>,
     inventory: &mut Inventory,
     config: &Config,
 ) {
@@ -185,23 +180,19 @@ pub fn lost_reason(entry: &LeaseEntry, inventory: &Inventory) -> Option<String> 
 }
 
 /// Like [`lost_reason`], for an offered device. The lease may have ended while the host was read.
-pub(super) fn trouble_reason(
-    entry: &LeaseEntry,
-    is_current: bool,
-    inventory: &Inventory,
-) -> Option<String> {
+fn trouble_reason(entry: &LeaseEntry, is_current: bool, inventory: &Inventory) -> Option<String> {
     let reason = lost_reason(entry, inventory).filter(|_| is_current)?;
     Some(format!("its container no longer has it: {reason}; {RETRIEVE_REMEDY}"))
 }
 
 /// Returns the interfaces that are in containers, or were returning while the host was read.
-fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netdev> {
+fn interfaces_away(leases: &[(LeaseEntry, bool)], inventory: &Inventory) -> Vec<Netdev> {
     let mut away = Vec::new();
-    for (entry, is_current) in leases.entries() {
+    for (entry, is_current) in leases {
         let Some(SavedState::Interface(interface)) = saved_state(entry, Class::Netdev) else {
             continue;
         };
-        let trouble = trouble_reason(entry, is_current, inventory);
+        let trouble = trouble_reason(entry, *is_current, inventory);
         let is_on_host = inventory.movable.iter().any(|movable| {
             movable.netdev.pci_address == interface.pci && movable.netdev.name == interface.name
         });
@@ -225,8 +216,60 @@ fn interfaces_away(leases: &LeaseComparison, inventory: &Inventory) -> Vec<Netde
     away
 }
 
+/// Adds the RDMA devices in containers' network namespaces, in netns mode exclusive. The host does not see them; their
+/// leases have their data.
+pub(super) fn add_rdma_devices(
+    leases: &anyhow::Result<Vec<(LeaseEntry, bool)>>,
+    inventory: &mut Inventory,
+) {
+    if !inventory.is_rdma_exclusive() {
+        return;
+    }
+    match leases {
+        Ok(leases) => {
+            for device in list_rdma_away(leases, inventory) {
+                // Containers that share a network namespace have it together, and a device that they lost may be on the
+                // host.
+                match inventory.rdma.iter_mut().find(|known| known.name == device.name) {
+                    Some(known) => known.trouble = device.trouble,
+                    None => inventory.rdma.push(device),
+                }
+            }
+        }
+        Err(error) => {
+            let what = "the RDMA devices in containers";
+            inventory.add_unread(RUN_DIR, &[Class::Rdma], what, error);
+        }
+    }
+    inventory.rdma.sort_by(|one, other| one.name.cmp(&other.name));
+}
+
+fn list_rdma_away(leases: &[(LeaseEntry, bool)], inventory: &Inventory) -> Vec<RdmaDevice> {
+    let mut away = Vec::new();
+    for (entry, is_current) in leases {
+        let Some(SavedState::Rdma(saved)) = saved_state(entry, Class::Rdma) else {
+            continue;
+        };
+        let trouble = trouble_reason(entry, *is_current, inventory);
+        // A device on the host has returned, and its lease is about to end.
+        if trouble.is_some() || !inventory.rdma.iter().any(|device| device.name == saved.name) {
+            let function = inventory.functions.get(saved.pci);
+            away.push(RdmaDevice {
+                name: saved.name.clone(),
+                pci_address: Some(saved.pci),
+                trouble,
+                numa_node: function.and_then(|function| function.numa_node),
+                device: entry.device.name.to_string(),
+                // Not recorded in the lease.
+                ..RdmaDevice::default()
+            });
+        }
+    }
+    away
+}
+
 /// Returns what the lease of a device of this class records about its move.
-pub(super) fn saved_state(entry: &LeaseEntry, class: Class) -> Option<&SavedState> {
+fn saved_state(entry: &LeaseEntry, class: Class) -> Option<&SavedState> {
     let moved = entry.lease.as_ref().ok()?.moved.as_ref()?;
     (entry.device.class == class).then_some(&moved.saved)
 }
@@ -258,9 +301,7 @@ fn accelerated_interfaces(away_netdevs: &[Netdev], inventory: &Inventory) -> Vec
             stacks: None,
             speed_mbps: None,
             state: netdev.state.clone(),
-            virtual_functions: function.map_or_else(Vec::new, |function| {
-                function.virtual_functions.values().copied().collect()
-            }),
+            virtual_functions: function.map(PciFunction::vf_addresses).unwrap_or_default(),
         });
     }
     nics
@@ -299,7 +340,7 @@ fn cni_functions(inventory: &Inventory, config: &Config) -> BTreeSet<PciAddress>
     let netdevs: Vec<Netdev> = inventory
         .functions
         .iter()
-        .filter(|function| function.class >> 16 == NETWORK && has_interface_driver(function))
+        .filter(|function| function.is_network() && has_interface_driver(function))
         .map(with_plugin)
         .collect();
     interfaces_in_pools(&pools, &netdevs.iter().collect::<Vec<_>>(), inventory)
@@ -326,7 +367,7 @@ fn interfaces_in_pools<'n>(
     let function_index = FunctionIndex::from_inventory(inventory);
     let devices: Vec<(&Netdev, HostDevice)> = netdevs
         .iter()
-        .filter_map(|netdev| Some((*netdev, device(netdev, &function_index)?)))
+        .filter_map(|netdev| Some((*netdev, netdev_device(netdev, &function_index)?)))
         .collect();
     let candidates: Vec<Vec<&HostDevice>> =
         devices.iter().map(|(_, device)| vec![device]).collect();
@@ -500,7 +541,7 @@ mod tests {
             names.insert(attached.to_owned(), Datapath::AfXdp);
             let entry = Exclusion::new(Class::Nic, attached, "in another network");
             inventory.not_offered = vec![entry];
-            let leases = LeaseComparison::new(leases.to_vec(), leases.to_vec());
+            let leases = leases::compare(leases.to_vec(), leases.to_vec());
             add_interfaces(&Ok(leases), &mut inventory, &config);
             let nics: Vec<_> =
                 inventory.nics.into_iter().map(|nic| (nic.device, nic.state)).collect();
@@ -700,7 +741,7 @@ mod tests {
         let config = config("[discover]\noffer-netdevs = [\"ens1v*\"]\n");
         let offered = |before, now| {
             let mut inventory = discover(&tree.host(), &config);
-            add_interfaces(&Ok(LeaseComparison::new(before, now)), &mut inventory, &config);
+            add_interfaces(&Ok(leases::compare(before, now)), &mut inventory, &config);
             inventory.netdevs
         };
         let leased = leases::list(&tree.host()).unwrap();
@@ -803,5 +844,125 @@ mod tests {
         // Without such a pool, a function without an interface is nothing.
         let by_hook = text.replace("cni", "hook");
         assert_eq!(found(&tree, &by_hook).0, ["ens1v0"]);
+    }
+}
+
+#[cfg(test)]
+mod rdma_tests {
+    use onload_core::config::Config;
+
+    use super::*;
+    use crate::devices::rdma::by_function;
+    use crate::devices::{Health, RETRIEVE_REMEDY};
+    use crate::discover::test_tree::{AsHost, Tree};
+    use crate::pools::{PoolSet, discover_with_pools};
+
+    /// A host in a mode with mlx5_0, and with the function of mlx5_3, which a container has.
+    fn tree(mode: &str) -> Tree {
+        let tree = Tree::new();
+        tree.file("/sys/module/ib_core/parameters/netns_mode", mode);
+        let here = tree.function("0000:3b:00.0", "0x020000", 0);
+        tree.function("0000:3b:00.3", "0x020000", 1);
+        let attributes = [("node_type", "1: CA")];
+        tree.class_device("infiniband", &here, "mlx5_0", &attributes);
+        let verbs = [("ibdev", "mlx5_0"), ("dev", "231:192")];
+        tree.class_device("infiniband_verbs", &here, "uverbs0", &verbs);
+        tree.node("/dev/infiniband/uverbs0", 231, 192);
+        tree.boot("this boot");
+        for (name, slot) in [("mlx5_3", 0), ("mlx5_3", 1), ("mlx5_0", 0)] {
+            let text = format!(
+                r#"{{"version":1,"class":"rdma","name":"{name}","slot":{slot},"boot":"this boot","container":"web{slot}",
+                "bundle":"/b/web","holder":{{"init":{{"process":{{"pid":42,"startTime":7,"pidNamespace":1}}}}}},
+                "entryPoint":"createRuntime","since":1,"facts":{{}},"moved":{{"rdma":{{"name":"{name}",
+                "pci":"0000:3b:00.3","index":3}},"namespace":7,"returning":true}}}}"#
+            );
+            tree.file(&format!("/run/onload-ctk/@leases/rdma={name}#{slot}"), text);
+        }
+        tree
+    }
+
+    fn found(mode: &str, text: &str) -> (Vec<(String, Option<u32>)>, PoolSet) {
+        let config = Config::parse(text).unwrap();
+        let (inventory, pools) = discover_with_pools(&tree(mode).host(), &config);
+        let devices = inventory.rdma.iter().map(|device| (device.device.clone(), device.numa_node));
+        (devices.collect(), pools)
+    }
+
+    #[test]
+    fn a_device_in_a_container_stays_with_what_its_lease_says_of_it() {
+        let (devices, _) = found("N\n", "");
+        let wanted = [("mlx5_0".to_owned(), Some(0)), ("mlx5_3".to_owned(), Some(1))];
+        assert_eq!(devices, wanted);
+    }
+
+    #[test]
+    fn a_device_that_its_container_has_lost_is_not_healthy() {
+        const FUNCTION: &str = "/sys/bus/pci/devices/0000:3b:00.3";
+        let health = |change: &dyn Fn(&Tree)| {
+            let tree = tree("N\n");
+            tree.bind(FUNCTION, "mlx5_core");
+            for slot in 0..2 {
+                let path = format!("/run/onload-ctk/@leases/rdma=mlx5_3#{slot}");
+                let text = tree.read(&path);
+                tree.file(&path, text.replace("\"returning\":true", "\"returning\":false"));
+            }
+            change(&tree);
+            let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+            let mut devices = inventory.devices_of_class(Class::Rdma);
+            let lost = devices.find(|one| one.name.as_str() == "mlx5_3").unwrap();
+            lost.health.clone()
+        };
+        let lost = |why: &str| {
+            let why = format!("its container no longer has it: {why}; {RETRIEVE_REMEDY}");
+            Health::Unhealthy(why)
+        };
+        assert_eq!(health(&|_| ()), Health::Healthy);
+        let gone = health(&|tree| {
+            tree.remove(FUNCTION);
+        });
+        assert_eq!(gone, lost("its function 0000:3b:00.3 no longer exists"));
+        let anew = |name: &str| {
+            health(&|tree| {
+                tree.rdma(FUNCTION, name, 3);
+            })
+        };
+        let why = "its driver was reloaded, and it is on the host";
+        assert_eq!(anew("mlx5_3"), lost(why));
+        // One of a subfunction.
+        assert_eq!(anew("mlx5_4"), Health::Healthy);
+    }
+
+    #[test]
+    fn a_device_that_is_here_stands_for_its_function_before_one_that_is_away() {
+        let tree = tree("N\n");
+        let of_function = || {
+            let (inventory, _) = discover_with_pools(&tree.host(), &Config::default());
+            let by_address = by_function(inventory.rdma.iter());
+            by_address[&"0000:3b:00.3".parse().unwrap()].name.clone()
+        };
+        assert_eq!(of_function(), "mlx5_3");
+        // A device in a container may belong to a subfunction.
+        tree.rdma("/sys/bus/pci/devices/0000:3b:00.3", "rocep59s0f3", 3);
+        assert_eq!(of_function(), "rocep59s0f3");
+    }
+
+    #[test]
+    fn in_shared_mode_no_lease_says_that_a_device_is_there() {
+        let (devices, pools) = found("Y\n", "");
+        assert_eq!(devices, [("mlx5_0".to_owned(), Some(0))]);
+        assert!(pools.offered.is_empty(), "its containers are not counted");
+    }
+
+    #[test]
+    fn in_exclusive_mode_one_container_has_a_member_of_a_pool_whatever_is_configured() {
+        let text = "[leases]\nshare = { rdma = 500 }\n[pools.fast]\nclass = \"rdma\"\nshare = 7\nselect = { numa = 1 }\n";
+        let (_, pools) = found("N\n", text);
+        let offered: Vec<_> = pools
+            .offered
+            .iter()
+            .map(|pool| (pool.name.as_str(), pool.pool.share, pool.pool.members.len()))
+            .collect();
+        assert_eq!(offered, [("any", 1, 2), ("fast", 1, 1)]);
+        assert_eq!(pools.shares.share(Class::Rdma), Some(1));
     }
 }

@@ -2,27 +2,19 @@
 //! a family from the data of [`crate::discover`] and from the leases of devices in containers.
 
 mod attributes;
-mod class_functions;
-mod clock;
+mod classes;
 mod device;
 mod drain;
 mod function_index;
-mod gdrcopy;
-mod gpu;
 pub mod gpu_nics;
-mod hugepages;
 mod interfaces;
 pub mod inventory;
 mod nearest_nics;
-mod netdev;
 mod nic;
-mod profile;
 mod rdma;
-mod rdma_in_containers;
 mod read_host;
 mod selection;
 mod vf_configs;
-mod vfio;
 
 use std::collections::BTreeSet;
 
@@ -32,13 +24,15 @@ use onload_core::host_settings::RdmaNetns;
 
 use crate::discover::movable_interface::may_offer_interfaces;
 use crate::host::Host;
-use crate::leases::{self, LeaseComparison};
+use crate::leases;
 pub use attributes::{Attribute, Attributes};
-pub(crate) use class_functions::{attributes, missing_device};
+pub(crate) use classes::{attributes, missing_device};
 pub(crate) use device::group_inseparable;
-pub use device::{DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, Sharing};
+pub use device::{
+    DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, RETURNING, STATE_HELD, Sharing,
+};
 pub(crate) use function_index::FunctionIndex;
-pub use interfaces::{RETRIEVE_REMEDY, RETURNING, STATE_HELD, lost_reason};
+pub use interfaces::{RETRIEVE_REMEDY, lost_reason};
 use inventory::Inventory;
 pub(crate) use nearest_nics::pool_nearness;
 use read_host::read_host;
@@ -53,16 +47,16 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
         if may_move_devices(config) { leases::list(host).unwrap_or_default() } else { Vec::new() };
     let mut inventory = read_host(host, config);
     if may_offer_interfaces(config) || inventory.is_rdma_exclusive() {
-        let leases = leases::list(host).map(|now| LeaseComparison::new(before, now));
+        let leases = leases::list(host).map(|now| leases::compare(before, now));
         interfaces::add_interfaces(&leases, &mut inventory, config);
-        rdma_in_containers::add_away_devices(&leases, &mut inventory);
+        interfaces::add_rdma_devices(&leases, &mut inventory);
     }
     interfaces::warn_of_absent(&mut inventory, config);
     leave_bundles_open(&mut inventory, config);
     inventory.devices = devices(&inventory);
     drain::apply_drain(crate::drain::read(host), &mut inventory);
     vf_configs::apply_vf_configs(&mut inventory, config);
-    gpu::add_gpu_aliases(&mut inventory);
+    nearest_nics::add_gpu_aliases(&mut inventory);
     inventory.not_offered.sort();
     inventory.unread.sort();
     inventory.warnings.sort();
@@ -72,10 +66,7 @@ pub fn discover(host: &Host, config: &Config) -> Inventory {
 /// Returns the devices of an inventory by class.
 pub(crate) fn devices(inventory: &Inventory) -> Vec<HostDevice> {
     let function_index = FunctionIndex::from_inventory(inventory);
-    Class::ALL
-        .into_iter()
-        .flat_map(|class| class_functions::devices(class, &function_index))
-        .collect()
+    Class::ALL.into_iter().flat_map(|class| classes::devices(class, &function_index)).collect()
 }
 
 /// Returns whether devices may be in containers, invisible to the host. A missing device then has a lease, and a

@@ -4,18 +4,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use onload_core::class::Class;
+use onload_core::gpu_name;
 use onload_core::nearness::{GpuNearness, Nearness, NicRank};
 use onload_sys::pci::PciAddress;
 
-use super::device::{Health, HostDevice};
+use super::device::{GpuAlias, Health, HostDevice};
 use super::gpu_nics::{GpuNicMap, NetworkFunction};
 use super::inventory::Inventory;
 use super::rdma::{by_function, max_rate};
+use crate::discover::exclusion::Exclusion;
 use crate::discover::gpu::Distance;
+use crate::discover::gpu_index::GpuIndexes;
 use crate::discover::rdma::RdmaDevice;
 
 /// A GPU with its RDMA devices, at least one, or the reason why none are chosen.
-pub(super) type GpuChoice<'i> = (PciAddress, Result<Vec<&'i HostDevice>, &'i str>);
+type GpuChoice<'i> = (PciAddress, Result<Vec<&'i HostDevice>, &'i str>);
 
 /// The path between a GPU and a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +51,48 @@ impl GpuNicPath {
     }
 }
 
+/// Adds the names under which the RDMA devices nearest to each GPU are offered.
+pub(super) fn add_gpu_aliases(inventory: &mut Inventory) {
+    let (mut aliases, mut exclusions) = (Vec::new(), Vec::new());
+    for (gpu, chosen) in choose(inventory) {
+        let name = gpu_name::from_address(gpu);
+        match chosen {
+            Ok(devices) => {
+                let rdma = devices.into_iter().map(|device| device.name.to_string()).collect();
+                aliases.push(GpuAlias { name, gpu, rdma });
+            }
+            Err(why) => {
+                let reason = format!(
+                    "could not determine which RDMA device is nearest to that GPU: {why}; request \
+                     a device by name"
+                );
+                let exclusion = Exclusion::new(Class::Rdma, name, reason);
+                exclusions.push(exclusion.with_pci(Some(gpu)));
+            }
+        }
+    }
+    if !aliases.is_empty() {
+        let indexes = &inventory.gpu_indexes;
+        let by_index = aliases_by_index(indexes, &aliases);
+        aliases.extend(by_index);
+        let unknown = indexes.unknown.iter();
+        exclusions.extend(unknown.map(|(name, reason)| Exclusion::new(Class::Rdma, name, reason)));
+    }
+    inventory.near_gpus = aliases;
+    inventory.not_offered.extend(exclusions);
+}
+
+/// Returns the same aliases under the numbers of the GPUs.
+fn aliases_by_index(indexes: &GpuIndexes, aliases: &[GpuAlias]) -> Vec<GpuAlias> {
+    let by_index = indexes.known.iter().filter_map(|(index, gpu)| {
+        let by_address = aliases.iter().find(|alias| alias.gpu == *gpu)?;
+        Some(GpuAlias { name: gpu_name::from_index(*index), ..by_address.clone() })
+    });
+    by_index.collect()
+}
+
 /// Returns the devices for each GPU by address. Empty on a host without GPUs or NICs.
-pub(super) fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
+fn choose(inventory: &Inventory) -> Vec<GpuChoice<'_>> {
     let gpu_nics = GpuNicMap::from_inventory(inventory);
     let candidates = nic_candidates(inventory, &gpu_nics);
     if candidates.is_empty() {
@@ -187,7 +230,7 @@ struct NicCandidate<'i> {
     is_usable: bool,
 }
 
-/// Returns one device of each NIC by address. Devices without an active port count only if no device has one.
+/// Returns one device of each NIC by address.
 fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec<NicCandidate<'i>> {
     let devices: Vec<_> = inventory
         .devices_of_class(Class::Rdma)
@@ -204,11 +247,7 @@ fn nic_candidates<'i>(inventory: &'i Inventory, gpu_nics: &GpuNicMap<'_>) -> Vec
             is_usable: device.health == Health::Healthy,
         })
     };
-    let mut all: Vec<NicCandidate<'_>> = gpu_nics.nics.iter().filter_map(candidate).collect();
-    if all.iter().any(|candidate| candidate.is_usable) {
-        all.retain(|candidate| candidate.is_usable);
-    }
-    all
+    gpu_nics.nics.iter().filter_map(candidate).collect()
 }
 
 /// Returns the paths of each vendor's GPUs to these NICs, since a container's programs number the GPUs of one vendor.
@@ -243,11 +282,7 @@ fn gpu_nic_path(gpu_nics: &GpuNicMap<'_>, gpu: PciAddress, nic: &NicCandidate<'_
 /// Returns the indexes of the NICs for the GPU `number`, given the paths of all GPUs. `None` if a NIC at an unknown
 /// distance may be better.
 fn assign_nics(number: usize, paths: &[Vec<GpuNicPath>]) -> Option<Vec<usize>> {
-    let own_paths = paths.get(number)?;
-    let rank = own_paths.iter().filter_map(|path| path.rank()).min()?;
-    if own_paths.iter().any(|path| path.may_outdo(rank)) {
-        return None;
-    }
+    let (_, rank) = *rank_nics(number, paths).first()?;
     let (mut nics, each) = find_ties(number, paths, rank);
     nics.truncate(each);
     Some(nics)

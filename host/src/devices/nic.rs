@@ -4,9 +4,8 @@ use onload_core::class::Class;
 use onload_core::select::LinkLayer;
 
 use super::attributes::{Attribute, Attributes, count, int, text, version};
-use super::device::{Health, HostDevice, LOOPBACK, build_devices};
+use super::device::{Health, HostDevice, LOOPBACK, RETURNING, STATE_HELD, build_devices};
 use super::function_index::{FunctionIndex, link_layer};
-use super::interfaces::{RETURNING, STATE_HELD};
 use crate::discover::netdev::NetworkInterface;
 
 pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
@@ -56,12 +55,13 @@ pub(super) fn attributes(device: &HostDevice, function_index: &FunctionIndex<'_>
         LinkLayer::InfiniBand => "InfiniBand",
         LinkLayer::Ethernet => "Ethernet",
     });
+    let datapath = nic.map(|nic| nic.datapath.to_string());
     let mut attributes = function_index.attributes(interface.and_then(NetworkInterface::pci));
     attributes.extend([
         ("name", text(Some(name))),
         ("interface", text(interface.map(|interface| interface.name.as_str()))),
         ("driver", text(driver)),
-        ("datapath", text(nic.map(|nic| nic.datapath.as_str()))),
+        ("datapath", text(datapath.as_deref())),
         ("accelerated", Attribute::Bool(nic.is_some())),
         ("linkMbps", int(speed)),
         ("linkState", text(state)),

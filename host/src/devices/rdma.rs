@@ -11,7 +11,7 @@ use super::device::{Health, HostDevice, build_devices};
 use super::function_index::FunctionIndex;
 use crate::discover::rdma::{RdmaDevice, RdmaPort, describe_inactive_ports};
 
-pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
+pub(super) fn devices(function_index: &FunctionIndex<'_>) -> Vec<HostDevice> {
     build_devices(&function_index.inventory.rdma, |device| {
         let layers = device.ports.iter().filter_map(|port| port.link_layer.as_ref()?.parse().ok());
         let host_device = HostDevice {
@@ -19,7 +19,7 @@ pub(super) fn devices(class: Class, function_index: &FunctionIndex<'_>) -> Vec<H
             link_layers: layers.collect(),
             nodes: device.nodes.clone(),
             health: Health::from_trouble(device.trouble.clone().or_else(|| device.port_trouble())),
-            ..HostDevice::new(class, &device.device)?
+            ..HostDevice::new(Class::Rdma, &device.device)?
         };
         Some(function_index.place_device(host_device, device.pci_address))
     })

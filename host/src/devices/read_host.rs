@@ -14,7 +14,7 @@ use crate::discover::pci::PciFunctions;
 use crate::discover::probe::Probe;
 use crate::discover::{
     bond, clock, gdrcopy, gpu, gpu_index, hugepages, movable_interface, netdev, nic, onload, rdma,
-    tcpdirect, unread, vfio, vhost_net,
+    tcpdirect, unread, vfio,
 };
 use crate::host::Host;
 
@@ -85,8 +85,12 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         tcpdirect::tcpdirect_exclusions(&nics).for_each(|exclusion| probe.exclude(exclusion));
     }
     let tcpdirect = tcpdirect.filter(|_| nics.iter().any(|nic| nic.datapath.has_tcpdirect()));
-    let clocks = probe
-        .with_classes(&[Class::Ptp, Class::Pps], || clock::read(probe, &functions, &interfaces));
+    let clocks = |class| {
+        probe.with_classes(&[Class::Ptp, Class::Pps], || {
+            clock::read(probe, class, &functions, &interfaces)
+        })
+    };
+    let (ptp, pps) = (clocks(Class::Ptp), clocks(Class::Pps));
     let gdrcopy = probe.with_classes(&[Class::Gdrcopy], || gdrcopy::read(probe));
     let hugepages = probe.with_classes(&[Class::Hugepages], || hugepages::read(probe));
     let has_two_mib = hugepages.iter().any(|size| size.size_kib == PAGE_KIB);
@@ -119,7 +123,7 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     let idle_ports = probe.with_classes(&[], || vfio::find_idle_ports(probe, &vfio, &interfaces));
     let vhost_net = probe.with_classes(&[Class::Vfio], || {
         if vfio.iter().any(|device| device.viable) {
-            vhost_net::read(probe, &config.cdi)
+            vfio::read_vhost_net(probe, &config.cdi)
         } else {
             Default::default()
         }
@@ -130,8 +134,8 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         rdma,
         vfio,
         vhost_net,
-        ptp: clocks.ptp,
-        pps: clocks.pps,
+        ptp,
+        pps,
         gdrcopy: gdrcopy.into_iter().collect(),
         gpu_indexes,
         onload,

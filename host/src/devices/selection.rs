@@ -7,7 +7,7 @@ use onload_core::select::{HexId, PoolSelector};
 use onload_sys::pci::PciAddress;
 
 use super::device::HostDevice;
-use super::function_index::{FunctionIndex, FunctionPlace};
+use super::function_index::FunctionIndex;
 use crate::discover::pci::PciFunction;
 
 pub(crate) struct Selection {
@@ -33,8 +33,8 @@ pub(crate) fn select(
                 addresses.push(None);
             }
             functions.extend(addresses.into_iter().map(|address| {
-                let place = function_index.find(address);
-                CandidateFunction { candidate, device, place, is_chosen: true }
+                let function = function_index.find(address);
+                CandidateFunction { candidate, device, function, is_chosen: true }
             }));
         }
     }
@@ -49,11 +49,12 @@ pub(crate) fn select(
         on_function(|name: &String, function| function.driver.as_ref() == Some(name)),
     );
     matcher.apply("pf", pf, |pf, one| {
-        let parent = one.place.physical_function;
+        let parent = one.function.and_then(|function| function.physical_function);
         parent.is_some() && resolve_pf(pf, function_index) == parent
     });
     matcher.apply("vf", vf.as_slice(), |range, one| {
-        one.place.index.is_some_and(|index| range.contains(index))
+        let index = one.function.and_then(|function| function.vf_index);
+        index.is_some_and(|index| range.contains(index))
     });
     matcher.apply("numa", numa, |node, one| one.device.numa_node == Some(*node));
     matcher.apply("interfaces", interfaces, |glob, one| {
@@ -77,7 +78,7 @@ struct CandidateFunction<'i> {
     /// The index of the candidate.
     candidate: usize,
     device: &'i HostDevice,
-    place: FunctionPlace<'i>,
+    function: Option<&'i PciFunction>,
     /// Whether it matches a word of each key so far.
     is_chosen: bool,
 }
@@ -118,7 +119,7 @@ impl Matcher<'_> {
 fn on_function<T>(
     matches: impl Fn(&T, &PciFunction) -> bool,
 ) -> impl Fn(&T, &CandidateFunction<'_>) -> bool {
-    move |word, one| one.place.function.is_some_and(|function| matches(word, function))
+    move |word, one| one.function.is_some_and(|function| matches(word, function))
 }
 
 fn resolve_pf(pf: &PfRef, function_index: &FunctionIndex<'_>) -> Option<PciAddress> {

@@ -82,42 +82,31 @@ fn resolve_vf_configs(inventory: &Inventory, config: &Config) -> VfConfigs {
         let is_of_pool = pools.iter().any(|(_, pool)| pool.vf.is_some());
         let is_own =
             class == Class::Netdev && config.netdev.values().any(|netdev| netdev.vf.is_some());
-        if is_of_pool || is_own {
-            resolve_class(class, &pools, inventory, config, &mut vf_configs);
+        if !is_of_pool && !is_own {
+            continue;
         }
-    }
-    vf_configs
-}
-
-fn resolve_class(
-    class: Class,
-    pools: &[(&String, &PoolConfig)],
-    inventory: &Inventory,
-    config: &Config,
-    vf_configs: &mut VfConfigs,
-) {
-    // Includes drained devices, so that draining does not change a device.
-    let devices = inventory.with_drained();
-    let candidates = group_inseparable(devices.filter(|device| device.class == class));
-    let function_index = FunctionIndex::from_inventory(inventory);
-    let mut pools_by_candidate: Vec<Vec<(&String, &PoolConfig)>> =
-        vec![Vec::new(); candidates.len()];
-    for (name, pool) in pools {
-        let chosen = select(&candidates, &pool.select, &function_index).chosen;
-        for (candidate_pools, _) in
-            pools_by_candidate.iter_mut().zip(chosen).filter(|(_, chosen)| *chosen)
-        {
-            candidate_pools.push((name, pool));
+        // Includes drained devices, so that draining does not change a device.
+        let devices = inventory.with_drained();
+        let candidates = group_inseparable(devices.filter(|device| device.class == class));
+        let function_index = FunctionIndex::from_inventory(inventory);
+        let mut pools_by_candidate: Vec<Vec<(&String, &PoolConfig)>> =
+            vec![Vec::new(); candidates.len()];
+        for (name, pool) in pools {
+            let chosen = select(&candidates, &pool.select, &function_index).chosen;
+            for (candidate_pools, is_chosen) in pools_by_candidate.iter_mut().zip(chosen) {
+                candidate_pools.extend(is_chosen.then_some((name, pool)));
+            }
         }
-    }
-    for (candidate, candidate_pools) in candidates.iter().zip(pools_by_candidate) {
-        // A container can get it by any of these names.
-        for device in candidate {
-            if let Some(vf) = resolve_device(device, &candidate_pools, config).transpose() {
-                vf_configs.insert((class, device.name.clone()), vf);
+        for (candidate, candidate_pools) in candidates.iter().zip(pools_by_candidate) {
+            // A container can get it by any of these names.
+            for device in candidate {
+                if let Some(vf) = resolve_device(device, &candidate_pools, config).transpose() {
+                    vf_configs.insert((class, device.name.clone()), vf);
+                }
             }
         }
     }
+    vf_configs
 }
 
 /// Returns the settings of a device from its own section, or else from its pools.

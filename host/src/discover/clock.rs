@@ -2,7 +2,7 @@
 //! (`Documentation/ABI/testing/sysfs-ptp`, `sysfs-pps`).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use onload_core::class::Class;
 use onload_sys::pci::PciAddress;
@@ -30,76 +30,19 @@ pub struct Clock {
     pub node: NumberedNode,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clocks {
-    pub ptp: Vec<Clock>,
-    pub pps: Vec<Clock>,
-}
-
+/// Reads the clocks of a class, sorted by number.
 pub(crate) fn read(
     probe: &Probe<'_>,
+    class: Class,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-) -> Clocks {
+) -> Vec<Clock> {
     let nics = group_without_representors(interfaces);
-    let ptp = read_class(probe, Class::Ptp, "clock_name");
-    let mut pps = read_class(probe, Class::Pps, "name");
-    for source in &mut pps {
-        if source.pci.is_none() {
-            // The PPS source of a PTP clock is named after the clock, and has no parent that
-            // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
-            let clock = ptp.iter().find(|clock| source.clock_name.as_ref() == Some(&clock.name));
-            source.pci = clock.and_then(|clock| clock.pci);
-        }
-    }
-    let offer = |class, sources: Vec<ClockSource>| {
-        let offered = sources.into_iter().filter_map(|source| {
-            let (name, pci) = (source.name.clone(), source.pci);
-            let clock = source.into_clock(probe, functions, &nics);
-            clock
-                .map_err(|reason| probe.exclude(Exclusion::new(class, name, reason).with_pci(pci)))
-                .ok()
-        });
-        offered.collect()
-    };
-    Clocks { ptp: offer(Class::Ptp, ptp), pps: offer(Class::Pps, pps) }
-}
-
-struct ClockSource {
-    name: String,
-    directory: PathBuf,
-    pci: Option<PciAddress>,
-    clock_name: Option<String>,
-}
-
-impl ClockSource {
-    fn into_clock(
-        self,
-        probe: &Probe<'_>,
-        functions: &PciFunctions,
-        nics: &BTreeMap<PciAddress, Vec<&NetworkInterface>>,
-    ) -> Result<Clock, String> {
-        let node = NumberedNode::find(probe, format!("/dev/{}", self.name), &self.directory)?;
-        let function = self.pci.and_then(|pci| functions.get(pci));
-        let nic = self.pci.and_then(|pci| nics.get(&pci)?.first());
-        Ok(Clock {
-            name: self.name,
-            clock_name: self.clock_name,
-            nic: nic.map(|nic| nic.name.clone()),
-            pci_address: self.pci,
-            numa_node: function.and_then(|function| function.numa_node),
-            node,
-        })
-    }
-}
-
-/// Returns the devices of a class, by number.
-fn read_class(probe: &Probe<'_>, class: Class, clock_name: &str) -> Vec<ClockSource> {
-    let class_name = class.as_str();
-    let class_dir = Path::new("/sys/class").join(class_name);
-    let mut sources: BTreeMap<u32, ClockSource> = BTreeMap::new();
+    let class_dir = Path::new("/sys/class").join(class.as_str());
+    let name_file = if class == Class::Ptp { "clock_name" } else { "name" };
+    let mut clocks: BTreeMap<u32, Clock> = BTreeMap::new();
     for name in probe.list(&class_dir) {
-        let Some(number) = parse_number(class_name, &name) else {
+        let Some(number) = name.strip_prefix(class.as_str()).and_then(parse_digits) else {
             continue;
         };
         let link = class_dir.join(&name);
@@ -107,18 +50,35 @@ fn read_class(probe: &Probe<'_>, class: Class, clock_name: &str) -> Vec<ClockSou
             probe.exclude(Exclusion::new(class, name, probe.dangling_reason(&link)));
             continue;
         };
-        let pci = PciFunctions::function_above(&directory).or_else(|| {
-            let device = probe.resolve(directory.join("device"))?;
-            PciFunctions::function_above(&device)
+        let clock_name = probe.attribute(directory.join(name_file));
+        let pci = find_function(probe, &directory).or_else(|| {
+            // The PPS source of a PTP clock is named after the clock, and has no parent that
+            // identifies it (drivers/ptp/ptp_clock.c, `ptp_clock_register`).
+            let clock = clock_name.as_deref().filter(|name| name.starts_with("ptp"))?;
+            find_function(probe, &probe.resolve(Path::new("/sys/class/ptp").join(clock))?)
         });
-        let clock_name = probe.attribute(directory.join(clock_name));
-        sources.insert(number, ClockSource { name, directory, pci, clock_name });
+        match NumberedNode::find(probe, format!("/dev/{name}"), &directory) {
+            Ok(node) => {
+                let nic = pci.and_then(|pci| nics.get(&pci)?.first());
+                let clock = Clock {
+                    name,
+                    clock_name,
+                    nic: nic.map(|nic| nic.name.clone()),
+                    pci_address: pci,
+                    numa_node: pci.and_then(|pci| functions.get(pci)?.numa_node),
+                    node,
+                };
+                clocks.insert(number, clock);
+            }
+            Err(reason) => probe.exclude(Exclusion::new(class, name, reason).with_pci(pci)),
+        }
     }
-    sources.into_values().collect()
+    clocks.into_values().collect()
 }
 
-fn parse_number(class: &str, name: &str) -> Option<u32> {
-    parse_digits(name.strip_prefix(class)?)
+fn find_function(probe: &Probe<'_>, clock: &Path) -> Option<PciAddress> {
+    PciFunctions::function_above(clock)
+        .or_else(|| PciFunctions::function_above(&probe.resolve(clock.join("device"))?))
 }
 
 #[cfg(test)]
@@ -127,10 +87,17 @@ mod tests {
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
 
+    #[derive(Debug, Default, PartialEq)]
+    struct Clocks {
+        ptp: Vec<Clock>,
+        pps: Vec<Clock>,
+    }
+
     fn discover_tree(host: &Host) -> (Clocks, Discovered<()>) {
         let mut clocks = Clocks::default();
         let found = discover(host, |probe, functions, interfaces| {
-            clocks = read(probe, functions, interfaces);
+            clocks.ptp = read(probe, Class::Ptp, functions, interfaces);
+            clocks.pps = read(probe, Class::Pps, functions, interfaces);
             Vec::new()
         });
         (clocks, found)
@@ -253,9 +220,12 @@ mod tests {
 
     #[test]
     fn entries_that_are_no_clocks_are_passed_over() {
-        assert_eq!(parse_number("ptp", "ptp12"), Some(12));
+        let tree = Tree::new();
         for name in ["ptp", "ptp+1", "ptp1a", "pps0", "xptp0", "ptp4294967296"] {
-            assert_eq!(parse_number("ptp", name), None, "{name}");
+            tree.class_device("ptp", "/sys/devices/virtual", name, &[]);
         }
+        let (clocks, found) = discover_tree(&tree.host());
+        assert_eq!(clocks, Clocks::default());
+        assert_eq!(found.reasons(), [""; 0]);
     }
 }

@@ -40,43 +40,9 @@ pub struct DataDirect {
 impl DataDirect {
     /// Reads the pairs. Reads nothing on a host without such functions or without GPUs.
     pub(crate) fn read(probe: &Probe<'_>, functions: &PciFunctions) -> DataDirect {
-        let mut by_uuid: BTreeMap<String, PciAddress> = BTreeMap::new();
-        let mut data_direct = DataDirect::default();
-        if gpu::gpus(functions).next().is_none() {
-            return data_direct;
-        }
-        for function in functions.iter().filter(|one| is_data_direct(one.id)) {
-            let address = function.address;
-            let uuid = read_uuid(probe, function)
-                .and_then(|uuid| uuid.ok_or_else(|| "it has no UUID there".to_owned()));
-            let known = uuid.map(|uuid| by_uuid.insert(uuid, address));
-            data_direct.obstacle = match known {
-                Ok(None) => continue,
-                Ok(Some(other)) => Some(format!(
-                    "the Data Direct functions {other} and {address} have the same UUID in their VPD"
-                )),
-                Err(reason) => Some(unknown_reason("Data Direct function", address, &reason)),
-            };
-            return data_direct;
-        }
-        if by_uuid.is_empty() {
-            return data_direct;
-        }
-        for nic in functions.iter().filter(|one| is_nic(one)) {
-            match read_uuid(probe, nic) {
-                Ok(Some(uuid)) => {
-                    let function = by_uuid.get(&uuid);
-                    data_direct.by_nic.extend(function.map(|function| (nic.address, *function)));
-                }
-                // A card without Data Direct.
-                Ok(None) => {}
-                Err(reason) => {
-                    data_direct.obstacle = Some(unknown_reason("NIC", nic.address, &reason));
-                    return data_direct;
-                }
-            }
-        }
-        data_direct
+        let mut by_nic = BTreeMap::new();
+        let obstacle = read_pairs(probe, functions, &mut by_nic).err();
+        DataDirect { by_nic, obstacle }
     }
 
     pub fn function_for(&self, nic: PciAddress) -> Option<PciAddress> {
@@ -93,6 +59,38 @@ impl DataDirect {
     }
 }
 
+fn read_pairs(
+    probe: &Probe<'_>,
+    functions: &PciFunctions,
+    by_nic: &mut BTreeMap<PciAddress, PciAddress>,
+) -> Result<(), String> {
+    if gpu::gpus(functions).next().is_none() {
+        return Ok(());
+    }
+    let mut by_uuid = BTreeMap::new();
+    for function in functions.iter().filter(|one| is_data_direct(one.id)) {
+        let address = function.address;
+        let uuid = read_uuid(probe, function)?
+            .ok_or_else(|| unknown_reason(function, "it has no UUID there"))?;
+        if let Some(other) = by_uuid.insert(uuid, address) {
+            return Err(format!(
+                "the Data Direct functions {other} and {address} have the same UUID in their VPD"
+            ));
+        }
+    }
+    if by_uuid.is_empty() {
+        return Ok(());
+    }
+    for nic in functions.iter().filter(|one| is_nic(one)) {
+        // A card without Data Direct has no UUID.
+        let uuid = read_uuid(probe, nic)?;
+        if let Some(function) = uuid.and_then(|uuid| by_uuid.get(&uuid)) {
+            by_nic.insert(nic.address, *function);
+        }
+    }
+    Ok(())
+}
+
 pub fn is_data_direct(id: PciId) -> bool {
     (id.vendor, id.device) == (VENDOR, DATA_DIRECT)
 }
@@ -103,32 +101,35 @@ fn is_nic(function: &PciFunction) -> bool {
     function.physical_function.is_none() && id.vendor == VENDOR && NICS.contains(&id.device)
 }
 
-fn unknown_reason(what: &str, address: PciAddress, reason: &str) -> String {
+fn unknown_reason(function: &PciFunction, reason: &str) -> String {
+    let what = if is_data_direct(function.id) { "Data Direct function" } else { "NIC" };
     format!(
-        "the VPD of the {what} {address}, which identifies the parts of Data Direct, could not be \
-         read: {reason}"
+        "the VPD of the {what} {}, which identifies the parts of Data Direct, could not be read: \
+         {reason}",
+        function.address
     )
 }
 
 /// Returns the UUID, or `None` if the card has none. Fails if it is unknown.
 fn read_uuid(probe: &Probe<'_>, function: &PciFunction) -> Result<Option<String>, String> {
-    let host = probe.host();
-    match host.bytes(&function.directory().join(VPD), MAX_VPD_BYTES) {
+    let reason = match probe.host().bytes(&function.directory().join(VPD), MAX_VPD_BYTES) {
         Ok(Some(vpd)) => match find_uuid(&vpd) {
-            Ok(uuid) => Ok(uuid.map(str::to_owned)),
-            Err(VpdError) => Err("it is not valid VPD".to_owned()),
+            Ok(uuid) => return Ok(uuid.map(str::to_owned)),
+            Err(VpdError) => "it is not valid VPD".to_owned(),
         },
-        Ok(None) => Err("there is none".to_owned()),
+        Ok(None) => "there is none".to_owned(),
         Err(error) => {
             let reason = ErrorChain(&error).to_string();
-            if !error.is_denied() {
-                return Err(reason);
-            }
             // Only root can determine the nearest NICs, and thus the devices offered under the names of GPUs.
-            probe.with_classes(&[Class::Rdma], || probe.ok_or_warn::<()>(Err(error)));
-            Err(format!("{reason}{}", as_root()))
+            if error.is_denied() {
+                probe.with_classes(&[Class::Rdma], || probe.ok_or_warn::<()>(Err(error)));
+                format!("{reason}{}", as_root())
+            } else {
+                reason
+            }
         }
-    }
+    };
+    Err(unknown_reason(function, &reason))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

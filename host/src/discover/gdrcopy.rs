@@ -120,7 +120,7 @@ mod tests {
     fn a_node_that_outlived_its_driver_is_not_offered() {
         let tree = Tree::new();
         tree.node("/dev/gdrdrv", 510, 0);
-        let stale = "/dev/gdrdrv: /proc/devices lists no gdrdrv to compare its number with; load \
+        let stale = "/dev/gdrdrv: no gdrdrv in /proc/devices to compare its number with; load \
                      its driver, or remove the stale node";
         assert_eq!(refusal(&tree), stale);
         tree.file("/proc/devices", "Character devices:\n510 other\n\nBlock devices:\n510 gdrdrv\n");

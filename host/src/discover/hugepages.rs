@@ -1,9 +1,8 @@
 //! Huge pages: how many the kernel has reserved, by size and NUMA node, and where they are mounted
 //! (`Documentation/admin-guide/mm/hugetlbpage.rst`).
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_core::host_settings::PageSize;
@@ -17,7 +16,6 @@ use crate::discover::probe::Probe;
 pub(crate) const SIZES: &str = "/sys/kernel/mm/hugepages";
 pub const NODES: &str = "/sys/devices/system/node";
 const MOUNTS: &str = "/proc/mounts";
-const MEMINFO: &str = "/proc/meminfo";
 /// Limit for the size of a page in KiB. The kernel counts a page's bytes in 64 bits.
 const MAX_KIB: u64 = 1 << 54;
 const HUGETLBFS: &[u8] = b"hugetlbfs";
@@ -44,35 +42,20 @@ pub struct NodePages {
 }
 
 pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
-    let sizes = list_sizes(probe, SIZES);
-    if sizes.is_empty() {
-        return Vec::new();
-    }
-    let mut by_node = read_nodes(probe);
-    let mut mounts = read_mounts(probe);
     let mut offered = Vec::new();
-    for size_kib in sizes {
-        let directory = Path::new(SIZES).join(format!("hugepages-{size_kib}kB"));
-        let count = |file: &str| probe.number(directory.join(file)).unwrap_or(0);
-        let pages = Hugepages {
-            total: count("nr_hugepages"),
-            free: count("free_hugepages"),
-            overcommit: count("nr_overcommit_hugepages"),
-            name: PageSize { kib: size_kib }.to_string(),
-            size_kib,
-            nodes: by_node.remove(&size_kib).unwrap_or_default(),
-            mounts: mounts.remove(&size_kib).unwrap_or_default().into_iter().collect(),
-        };
+    for pages in read_sizes(probe) {
         if pages.total > 0 || pages.overcommit > 0 {
             offered.push(pages);
             continue;
         }
+        let directory = pages_directory(SIZES, pages.size_kib);
         let reason = match probe.unread_reason(&directory) {
             Some(reason) => {
                 format!("could not determine how many pages are reserved: {reason}")
             }
             None => format!(
-                "no pages of this size are reserved; run \"echo N > {SIZES}/hugepages-{size_kib}kB/nr_hugepages\""
+                "no pages of this size are reserved; run \"echo N > {}/nr_hugepages\"",
+                directory.display()
             ),
         };
         probe.exclude(Exclusion::new(Class::Hugepages, pages.name, reason));
@@ -80,30 +63,51 @@ pub(crate) fn read(probe: &Probe<'_>) -> Vec<Hugepages> {
     offered
 }
 
-fn list_sizes(probe: &Probe<'_>, directory: impl AsRef<Path>) -> BTreeSet<u64> {
-    probe.list(directory).into_iter().filter_map(|name| parse_size(&name)).collect()
+/// Reads all page sizes that the kernel supports. Nodes are found by their directories: their numbers have gaps where a
+/// socket is empty.
+pub(crate) fn read_sizes(probe: &Probe<'_>) -> Vec<Hugepages> {
+    let sizes: BTreeSet<u64> =
+        probe.list(SIZES).iter().filter_map(|name| parse_size(name)).collect();
+    if sizes.is_empty() {
+        return Vec::new();
+    }
+    let nodes: BTreeSet<u32> =
+        probe.list(NODES).iter().filter_map(|name| parse_node(name)).collect();
+    let mut mounts = read_mounts(probe);
+    let mut all = Vec::new();
+    for size_kib in sizes {
+        let count = |directory: &Path, file: &str| probe.number(directory.join(file)).unwrap_or(0);
+        let mut node_pages = Vec::new();
+        for node in &nodes {
+            let directory = node_directory(*node, size_kib);
+            if probe.entry(&directory).is_some() {
+                node_pages.push(NodePages {
+                    node: *node,
+                    total: count(&directory, "nr_hugepages"),
+                    free: count(&directory, "free_hugepages"),
+                });
+            }
+        }
+        let directory = pages_directory(SIZES, size_kib);
+        all.push(Hugepages {
+            total: count(&directory, "nr_hugepages"),
+            free: count(&directory, "free_hugepages"),
+            overcommit: count(&directory, "nr_overcommit_hugepages"),
+            name: PageSize { kib: size_kib }.to_string(),
+            size_kib,
+            nodes: node_pages,
+            mounts: mounts.remove(&size_kib).unwrap_or_default().into_iter().collect(),
+        });
+    }
+    all
 }
 
-/// The pages of each node by size. Nodes are found by their directories: their numbers have gaps
-/// where a socket is empty.
-fn read_nodes(probe: &Probe<'_>) -> BTreeMap<u64, Vec<NodePages>> {
-    let names = probe.list(NODES);
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| parse_node(name)).collect();
-    numbers.sort_unstable();
-    let mut by_size: BTreeMap<u64, Vec<NodePages>> = BTreeMap::new();
-    for node in numbers {
-        let directory = Path::new(NODES).join(format!("node{node}/hugepages"));
-        for size_kib in list_sizes(probe, &directory) {
-            let directory = directory.join(format!("hugepages-{size_kib}kB"));
-            let pages = |name: &str| probe.number(directory.join(name)).unwrap_or(0);
-            by_size.entry(size_kib).or_default().push(NodePages {
-                node,
-                total: pages("nr_hugepages"),
-                free: pages("free_hugepages"),
-            });
-        }
-    }
-    by_size
+fn pages_directory(above: impl AsRef<Path>, size_kib: u64) -> PathBuf {
+    above.as_ref().join(format!("hugepages-{size_kib}kB"))
+}
+
+pub(crate) fn node_directory(node: u32, size_kib: u64) -> PathBuf {
+    pages_directory(Path::new(NODES).join(format!("node{node}/hugepages")), size_kib)
 }
 
 /// Returns the mount points of hugetlbfs by page size in KiB.
@@ -112,20 +116,14 @@ fn read_mounts(probe: &Probe<'_>) -> BTreeMap<u64, BTreeSet<String>> {
         parse_mounts_line(line).is_some_and(|mount| mount.fs_type == HUGETLBFS)
     });
     let mounts = probe.ok_or_warn(lines).unwrap_or_default();
-    let default = LazyCell::new(|| {
-        let meminfo = probe.ok_or_warn(probe.host().text(Path::new(MEMINFO)))?;
-        parse_default_size(&meminfo)
-    });
     let mut by_size: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
     let lines = mounts.split(|byte| *byte == b'\n');
     for mount in lines.filter_map(parse_mounts_line) {
         let path = String::from_utf8_lossy(&unescape(mount.point)).into_owned();
         let mut options = mount.options.split(|byte| *byte == b',');
-        let size = match options.find_map(|option| option.strip_prefix(b"pagesize=")) {
-            Some(size) => std::str::from_utf8(size).ok().and_then(parse_memory),
-            None => *default,
-        };
-        match size {
+        // The kernel shows the size of every mount (`hugetlbfs_show_options`, fs/hugetlbfs/inode.c).
+        let size = options.find_map(|option| option.strip_prefix(b"pagesize="));
+        match size.and_then(|size| parse_memory(std::str::from_utf8(size).ok()?)) {
             Some(size) => drop(by_size.entry(size).or_default().insert(path)),
             None => probe.warn(format!(
                 "reading {MOUNTS}: the page size of the hugetlbfs at {path} cannot be parsed"
@@ -150,27 +148,19 @@ fn parse_memory(text: &str) -> Option<u64> {
     Some(bytes / 1024).filter(|kib| *kib > 0)
 }
 
-/// The default size in KiB (`Hugepagesize` of proc_meminfo(5)).
-fn parse_default_size(meminfo: &str) -> Option<u64> {
-    let value = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
-    value.trim().strip_suffix("kB")?.trim_end().parse().ok()
-}
-
 /// The size in KiB of a directory such as `hugepages-2048kB`.
-pub(crate) fn parse_size(name: &str) -> Option<u64> {
+fn parse_size(name: &str) -> Option<u64> {
     let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok();
     size.filter(|size| *size > 0 && *size < MAX_KIB)
 }
 
 /// The number of a directory such as `node1`.
-pub(crate) fn parse_node(name: &str) -> Option<u32> {
+fn parse_node(name: &str) -> Option<u32> {
     parse_digits(name.strip_prefix("node")?)
 }
 
 #[cfg(test)]
 mod tests {
-    use procfs_core::{FromRead, Meminfo};
-
     use super::*;
     use crate::discover::test_tree::{AsHost, Discovered, Tree, discover};
     use crate::host::Host;
@@ -193,18 +183,6 @@ mod tests {
     fn on_node(tree: &Tree, node: u32, size: u64, total: &str, free: &str) {
         let directory = format!("{NODES}/node{node}/hugepages/hugepages-{size}kB");
         tree.attributes(&directory, &[("nr_hugepages", total), ("free_hugepages", free)]);
-    }
-
-    #[test]
-    fn another_reader_finds_the_same_default_size_in_the_kernels_own_text() {
-        let text = std::fs::read_to_string(MEMINFO).unwrap();
-        let theirs = Meminfo::from_read(text.as_bytes()).unwrap();
-        let kib = theirs.hugepagesize.map(|bytes| bytes / 1024);
-        assert_eq!(parse_default_size(&text), kib);
-        // `procfs_core` needs the whole text, of which a captured host has one line.
-        let line = "Hugepagesize:       2048 kB\n";
-        assert_eq!(parse_default_size(line), Some(2048));
-        assert!(Meminfo::from_read(line.as_bytes()).is_err());
     }
 
     #[test]
@@ -259,15 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_without_a_page_size_has_the_default_one() {
+    fn mounts_are_grouped_by_their_page_size() {
         let tree = Tree::new();
         overall(&tree, 2048, 16, 0);
         overall(&tree, 1_048_576, 1, 0);
-        tree.file(MEMINFO, "MemTotal: 1 kB\nHugepagesize:    1048576 kB\n");
         tree.file(
             MOUNTS,
             "hugetlbfs /b hugetlbfs rw,pagesize=2M 0 0\n\
-             none /dev/huge\\040pages hugetlbfs rw,relatime 0 0\n\
+             none /dev/huge\\040pages hugetlbfs rw,relatime,pagesize=1024M 0 0\n\
              none /a hugetlbfs rw,pagesize=2048K 0 0\n\
              none /strange hugetlbfs rw,pagesize=2X 0 0\n\
              tmpfs /pagesize tmpfs rw,pagesize=2M 0 0\n",

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use object::read::ReadCache;
 use onload_core::onload::TOOL_STARTER;
 use onload_sys::elf::{self, ElfError, ElfSummary};
+use serde::Serialize;
 
 use crate::discover::probe::Probe;
 use crate::host::{EntryKind, Host};
@@ -47,11 +48,14 @@ pub struct Installation {
     pub prefix: PathBuf,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
 pub struct Tool {
     pub name: String,
+    #[serde(skip)]
     pub path: PathBuf,
     /// The host's files that it is started with. `None` if every image has all that it needs.
+    #[serde(skip)]
     pub closure: Option<ProgramClosure>,
 }
 
@@ -258,11 +262,11 @@ fn close(
                 "it needs {name:?}, which is not a library name; run it on the host"
             ));
         }
-        let candidates = dirs
+        let mut candidates = dirs
             .iter()
             .map(|dir| dir.join(&name))
             .filter_map(|path| Some((if_loadable(probe, &path, program)?, path)));
-        let Some((summary, path)) = candidates.into_iter().next() else {
+        let Some((summary, path)) = candidates.next() else {
             return Err(not_found_message(probe, &name, dirs));
         };
         if libraries.len() == MAX_LIBRARIES {

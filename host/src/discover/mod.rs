@@ -27,4 +27,3 @@ pub mod tcpdirect;
 pub(crate) mod test_tree;
 pub mod unread;
 pub mod vfio;
-pub(crate) mod vhost_net;

@@ -10,6 +10,7 @@ use std::path::Path;
 use onload_core::class::Class;
 use onload_core::config::DiscoverConfig;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
+use onload_sys::error::shown_as_serialized;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 use serde::Serialize;
@@ -65,16 +66,9 @@ pub enum Datapath {
     AfXdp,
 }
 
-impl Datapath {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Datapath::Ef10 => "ef10",
-            Datapath::Ef10ct => "ef10ct",
-            Datapath::Efct => "efct",
-            Datapath::AfXdp => "af_xdp",
-        }
-    }
+shown_as_serialized!(Datapath);
 
+impl Datapath {
     /// Whether TCPDirect works on it. With Onload of July 2026 on igb, every TCPDirect program dies
     /// of signal 11 on an AF_XDP interface, in a container and on the host.
     pub(crate) fn has_tcpdirect(self) -> bool {
@@ -101,18 +95,16 @@ pub fn is_supported(vendor: u16, device: u16) -> bool {
 /// Onload's support for a PCI function (Onload, `linux_net/.../efx.c` `efx_pci_table`, and
 /// `lib/efhw/nic.c` `efhw_sfc_device_type_init`); `None` for other vendors' hardware.
 fn card_support(id: PciId) -> Option<CardSupport> {
-    const OLD_CARD: CardSupport =
-        CardSupport::Refused("Onload does not support adapters before the 8000 series");
-    const EF100: CardSupport =
-        CardSupport::Refused("Onload does not support EF100 since version 9");
-    const X4ANA: CardSupport = CardSupport::Refused("Onload does not support this vendor");
     let support = match (id.vendor, id.device) {
-        (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813) => OLD_CARD,
-        (0x1924, 0x0903 | 0x1903 | 0x0923 | 0x1923) => OLD_CARD,
+        (0x1924, 0x0703 | 0x0710 | 0x0803 | 0x0813 | 0x0903 | 0x1903 | 0x0923 | 0x1923) => {
+            CardSupport::Refused("Onload does not support adapters before the 8000 series")
+        }
         (0x1924, 0x0a03 | 0x1a03 | 0x0b03 | 0x1b03) => CardSupport::Capable(Datapath::Ef10),
         (0x1924, 0x0c03 | 0x1c03 | 0x2c03 | 0x3c03) => CardSupport::Capable(Datapath::Ef10),
-        (0x1022, 0x1190) => X4ANA,
-        (0x10ee, 0x0100 | 0x1100) => EF100,
+        (0x1022, 0x1190) => CardSupport::Refused("Onload does not support this vendor"),
+        (0x10ee, 0x0100 | 0x1100) => {
+            CardSupport::Refused("Onload does not support EF100 since version 9")
+        }
         (0x10ee, 0x5084) => CardSupport::Capable(Datapath::Efct),
         _ => return None,
     };
@@ -223,8 +215,16 @@ pub(crate) fn read(
                 let features = attachments.features.get(&interface.name);
                 let channels = features.and_then(|features| features.channels);
                 nics.push(Nic {
+                    name: interface.name.clone(),
+                    device,
+                    pci_address: interface.pci(),
+                    numa_node: function.and_then(|function| function.numa_node),
+                    driver: interface.driver().map(str::to_owned),
+                    datapath,
                     stacks: channels.filter(|_| datapath == Datapath::AfXdp),
-                    ..new_nic(interface, function, datapath, device)
+                    speed_mbps: interface.speed_mbps,
+                    state: interface.operstate.clone(),
+                    virtual_functions: function.map(PciFunction::vf_addresses).unwrap_or_default(),
                 });
             }
             Err(reason) => {
@@ -288,25 +288,17 @@ fn find_in_other_netns(
     other_netns_nics
 }
 
+/// Warns of ignored names without an interface: a misspelt name leaves its interface offered.
 fn warn_of_absent(probe: &Probe<'_>, interfaces: &[NetworkInterface], ignored: &[String]) {
-    if probe.unread_reason(netdev::SYS_CLASS_NET).is_none() {
-        absent_warnings(interfaces, ignored).for_each(|sentence| probe.warn(sentence));
+    if probe.unread_reason(netdev::SYS_CLASS_NET).is_some() {
+        return;
     }
-}
-
-/// Returns warnings for ignored names without an interface: a misspelt name leaves its interface offered.
-fn absent_warnings(
-    interfaces: &[NetworkInterface],
-    ignored: &[String],
-) -> impl Iterator<Item = String> {
-    ignored.iter().filter(move |name| netdev::find_by_name(interfaces, name).is_none()).map(
-        |name| {
-            format!(
-                "[discover] ignored-interfaces lists {name:?}, but interface not found: correct or \
+    for name in ignored.iter().filter(|name| netdev::find_by_name(interfaces, name).is_none()) {
+        probe.warn(format!(
+            "[discover] ignored-interfaces lists {name:?}, but interface not found: correct or \
              remove it"
-            )
-        },
-    )
+        ));
+    }
 }
 
 fn warn_of_trouble(
@@ -323,28 +315,6 @@ fn warn_of_trouble(
         if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
             probe.warn(trouble.describe(&nic.name));
         }
-    }
-}
-
-fn new_nic(
-    interface: &NetworkInterface,
-    function: Option<&PciFunction>,
-    datapath: Datapath,
-    device: String,
-) -> Nic {
-    Nic {
-        name: interface.name.clone(),
-        device,
-        pci_address: interface.pci(),
-        numa_node: function.and_then(|function| function.numa_node),
-        driver: interface.driver().map(str::to_owned),
-        datapath,
-        stacks: None,
-        speed_mbps: interface.speed_mbps,
-        state: interface.operstate.clone(),
-        virtual_functions: function.map_or_else(Vec::new, |function| {
-            function.virtual_functions.values().copied().collect()
-        }),
     }
 }
 
@@ -504,9 +474,14 @@ fn read_attachments(probe: &Probe<'_>, functions: &PciFunctions) -> Attachments 
     let module = probe.entry(RESOURCE_MODULE);
     let mut attachments = Attachments {
         // It matters only for interfaces without other information.
-        debugfs_nics: probe.with_classes(&[], || read_debugfs(probe)),
+        debugfs_nics: probe.with_classes(&[], || {
+            let entries = probe.list(DEBUGFS_NICS).into_iter();
+            entries
+                .filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)))
+                .collect()
+        }),
         // Without the module, Onload is attached to no interface.
-        unread: module.and_then(|_| probe.own_unread_reason(DEBUGFS_NICS)),
+        unread: module.and_then(|_| probe.unread_reason(DEBUGFS_NICS)),
         af_xdp: match (module, probe.entry(AF_XDP_REGISTER)) {
             (_, Some(_)) => AfXdpSupport::Registers,
             (Some(_), None) => AfXdpSupport::Absent,
@@ -546,34 +521,17 @@ fn is_onload_device(name: &str) -> bool {
 /// Returns the Onload driver of an auxiliary device, or `None`.
 fn read_auxiliary(probe: &Probe<'_>, directory: &Path) -> Option<Attachment> {
     let driver = probe.link_name(directory.join("driver"));
-    let datapath = driver.as_deref().and_then(datapath_of_driver);
+    // Drivers on the auxiliary bus are named `module.name`.
+    let datapath = driver.as_deref().and_then(|driver| parse_datapath(driver.rsplit('.').next()?));
     let has_switch = probe.entry(directory.join("sfc_resource")).is_some();
     (datapath.is_some() || has_switch)
         .then(|| Attachment { datapath, off_switch: off_switch_path(probe, directory) })
-}
-
-/// Drivers on the auxiliary bus are named `module.name`.
-fn datapath_of_driver(driver: &str) -> Option<Datapath> {
-    match driver.rsplit('.').next()? {
-        "ef10" => Some(Datapath::Ef10),
-        "ef10ct" => Some(Datapath::Ef10ct),
-        "efct" | "xilinx_efct" => Some(Datapath::Efct),
-        _ => None,
-    }
 }
 
 fn off_switch_path(probe: &Probe<'_>, directory: &Path) -> Option<String> {
     let switch = directory.join("sfc_resource/enable");
     let off = probe.attribute(&switch).as_deref() == Some("0");
     off.then(|| switch.display().to_string())
-}
-
-fn read_debugfs(probe: &Probe<'_>) -> Vec<DebugfsNic> {
-    probe
-        .list(DEBUGFS_NICS)
-        .into_iter()
-        .filter_map(|entry| DebugfsNic::read(&entry, |path| probe.attribute(path)))
-        .collect()
 }
 
 /// An interface in Onload's debugfs (Onload, `lib/efhw/debugfs_nic.c`), in any network namespace.
@@ -620,16 +578,17 @@ fn parse_interface(entry: &str) -> Option<&str> {
 
 /// Parses `devtype`, which contains `architecture:variant:revision => NAME`, the first three as numbers.
 fn parse_devtype(text: &str) -> Option<Datapath> {
-    let mut known = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter_map(
-        |word| match word.to_ascii_uppercase().as_str() {
-            "EF10" => Some(Datapath::Ef10),
-            "EF10CT" => Some(Datapath::Ef10ct),
-            "EFCT" => Some(Datapath::Efct),
-            "AF_XDP" | "AFXDP" => Some(Datapath::AfXdp),
-            _ => None,
-        },
-    );
-    known.next()
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).find_map(parse_datapath)
+}
+
+fn parse_datapath(word: &str) -> Option<Datapath> {
+    match word.to_ascii_lowercase().as_str() {
+        "ef10" => Some(Datapath::Ef10),
+        "ef10ct" => Some(Datapath::Ef10ct),
+        "efct" | "xilinx_efct" => Some(Datapath::Efct),
+        "af_xdp" | "afxdp" => Some(Datapath::AfXdp),
+        _ => None,
+    }
 }
 
 fn refuse_without_interface(

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onload_cdi::oci::{HostNode, NodeKind};
+use onload_cdi::oci::NodeKind;
 use onload_core::expectation::{DriverNode, ExpectedDevice, NumberSource};
 use onload_sys::device_number::DeviceNumber;
 use serde::Serializer;
@@ -80,7 +80,26 @@ impl NumberedNode {
                 Some(NumberedNode::find_in_sysfs(probe, path.to_owned(), &device, reserved))
             }
             NumberSource::ProcDevices => {
-                NumberedNode::find_in_proc_devices(probe, path, driver.name)
+                let source = Path::new(PROC_DEVICES);
+                let devices = probe.ok_or_warn(probe.host().text(source));
+                let number = devices
+                    .and_then(|text| DeviceNumber::find_character_driver(&text, driver.name));
+                let make = match number {
+                    Some(DeviceNumber { major, minor }) => {
+                        format!("run \"mknod -m 666 {path} c {major} {minor}\"")
+                    }
+                    None => probe.device_node(path).map(|_| String::new())?,
+                };
+                let what = format!("{} in {PROC_DEVICES}", driver.name);
+                Some(NumberedNode::check(
+                    probe,
+                    path.to_owned(),
+                    number,
+                    None,
+                    source,
+                    &what,
+                    &make,
+                ))
             }
         }
     }
@@ -92,51 +111,35 @@ impl NumberedNode {
         reserved: Option<DeviceNumber>,
     ) -> Result<NumberedNode, String> {
         let attribute = device.join("dev");
-        let number = probe.read_parsed(&attribute, parse_number, "a device number such as 10:196");
-        let entry = probe.device_node(&path);
-        let actual = check_character_node(probe, &path, entry, number, MAKE)?;
-        match number.or(reserved) {
-            Some(number) => NumberedNode::check_number(path, actual, number),
-            None => Err(match probe.unread_reason(&attribute) {
-                Some(reason) => format!("could not determine the number of {path}: {reason}"),
-                None => format!(
-                    "{path}: no {} to compare its number with; load its driver, or remove the \
-                     stale node",
-                    attribute.display()
-                ),
-            }),
-        }
+        let number = probe.read_parsed(
+            &attribute,
+            |text| text.parse().ok(),
+            "a device number such as 10:196",
+        );
+        let what = attribute.display().to_string();
+        NumberedNode::check(probe, path, number, reserved, &attribute, &what, MAKE)
     }
 
-    fn find_in_proc_devices(
+    /// Compares a node with the number that its driver reports in `source`.
+    fn check(
         probe: &Probe<'_>,
-        path: &str,
-        driver: &str,
-    ) -> Option<Result<NumberedNode, String>> {
-        let devices = probe.ok_or_warn(probe.host().text(Path::new(PROC_DEVICES)));
-        let number = devices.and_then(|text| DeviceNumber::find_character_driver(&text, driver));
-        let entry = probe.device_node(path);
-        let Some(number) = number else {
-            entry?;
-            return Some(Err(match probe.unread_reason(PROC_DEVICES) {
+        path: String,
+        number: Option<DeviceNumber>,
+        reserved: Option<DeviceNumber>,
+        source: &Path,
+        what: &str,
+        make: &str,
+    ) -> Result<NumberedNode, String> {
+        let actual = check_character_node(probe, &path, number, make)?;
+        let Some(number) = number.or(reserved) else {
+            return Err(match probe.unread_reason(source) {
                 Some(reason) => format!("could not determine the number of {path}: {reason}"),
                 None => format!(
-                    "{path}: {PROC_DEVICES} lists no {driver} to compare its number with; load its \
-                     driver, or remove the stale node"
+                    "{path}: no {what} to compare its number with; load its driver, or remove the \
+                     stale node"
                 ),
-            }));
+            });
         };
-        let DeviceNumber { major, minor } = number;
-        let make = format!("run \"mknod -m 666 {path} c {major} {minor}\"");
-        let actual = check_character_node(probe, path, entry, Some(number), &make);
-        Some(actual.and_then(|actual| NumberedNode::check_number(path.to_owned(), actual, number)))
-    }
-
-    fn check_number(
-        path: String,
-        actual: DeviceNumber,
-        number: DeviceNumber,
-    ) -> Result<NumberedNode, String> {
         if actual != number {
             return Err(format!(
                 "{path} is {actual}, but the device is {number}; remove the stale node"
@@ -150,11 +153,10 @@ impl NumberedNode {
 fn check_character_node(
     probe: &Probe<'_>,
     path: &str,
-    entry: Option<HostNode>,
     number: Option<DeviceNumber>,
     make: &str,
 ) -> Result<DeviceNumber, String> {
-    let Some(node) = entry else {
+    let Some(node) = probe.device_node(path) else {
         if let Some(reason) = probe.unread_reason(probe.device_path(path)) {
             return Err(format!("could not determine whether {path} exists: {reason}"));
         }
@@ -166,7 +168,7 @@ fn check_character_node(
                 )
             }
             (None, None) => format!("{path} does not exist; load its driver"),
-            (Some(_), _) => format!("{path} is not a device node; {RELOAD_REMEDY}"),
+            (Some(_), _) => format!("{path} is not a character device; {RELOAD_REMEDY}"),
         });
     };
     if node.kind != NodeKind::Char {
@@ -174,10 +176,6 @@ fn check_character_node(
     }
     let (major, minor) = (node.major, node.minor);
     Ok(DeviceNumber { major, minor })
-}
-
-fn parse_number(text: &str) -> Option<DeviceNumber> {
-    text.parse().ok()
 }
 
 #[cfg(test)]
@@ -208,7 +206,7 @@ mod tests {
         );
         assert_eq!(
             refusal("ptp2"),
-            "/dev/ptp2 is not a device node; remove it and reload its driver"
+            "/dev/ptp2 is not a character device; remove it and reload its driver"
         );
         assert_eq!(
             refusal("ptp3"),

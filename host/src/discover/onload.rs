@@ -8,7 +8,7 @@ use onload_core::class::Class;
 use onload_core::config::CdiConfig;
 use onload_core::onload::LIBRARY;
 use onload_sys::elf::GlibcVersion;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::discover::exclusion::{Exclusion, ExclusionSubject};
 use crate::discover::installation::{self, ContainerLibraries, Installation, Tool};
@@ -45,7 +45,7 @@ const TOOLS: [&str; 13] = [
 const NOT_INSTALLED: &str =
     "not installed: no kernel module is loaded and libonload.so was not found; install Onload";
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Onload {
     pub version: Option<String>,
     /// Version of the library, if the file contains it.
@@ -54,11 +54,8 @@ pub struct Onload {
     pub interface_checksum: Option<String>,
     /// Whether the library was built for that interface; `None` if either is missing.
     pub library_matches: Option<bool>,
-    #[serde(serialize_with = "serialize_glibc")]
     pub glibc_needed: Option<GlibcVersion>,
-    #[serde(serialize_with = "serialize_tool_names")]
     pub tools: Vec<Tool>,
-    #[serde(serialize_with = "serialize_profile_names")]
     pub profiles: Vec<Profile>,
     /// The driver's nodes. Empty if one is missing, and then Onload is not offered.
     #[serde(skip)]
@@ -129,39 +126,10 @@ impl Onload {
     }
 }
 
-fn serialize_glibc<S: Serializer>(
-    version: &Option<GlibcVersion>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    version.map(|version| version.to_string()).serialize(serializer)
-}
-
-pub(crate) fn serialize_tool_names<S: Serializer>(
-    tools: &[Tool],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(tools.iter().map(|tool| &tool.name))
-}
-
-fn serialize_profile_names<S: Serializer>(
-    profiles: &[Profile],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(profiles.iter().map(|profile| &profile.name))
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DriverVersion {
     version: Option<String>,
     interface: Option<String>,
-}
-
-struct OnloadLibrary {
-    installation: Installation,
-    version: Option<String>,
-    matches: Option<bool>,
-    glibc_needed: Option<GlibcVersion>,
-    machine: Option<u16>,
 }
 
 /// Nodes by name, or the reason why a node cannot be offered.
@@ -190,7 +158,7 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
             .any(|module| probe.entry(Path::new("/sys/module").join(module)).is_some());
     let library = read_library(probe, cdi, &driver);
     let unread = unread_reason(probe, cdi);
-    if !loaded && library.is_none() {
+    if !loaded && library.installation.is_none() {
         let reason = match &unread {
             Some(reason) => format!("could not determine whether it is installed: {reason}"),
             None => NOT_INSTALLED.to_owned(),
@@ -199,11 +167,11 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
         return None;
     }
     let nodes = nodes.find_all(&["onload", "onload_epoll"]);
-    let obstacle = find_obstacle(&nodes, &driver, library.as_ref(), unread.as_deref());
+    let obstacle = find_obstacle(&nodes, &driver, &library, unread.as_deref());
     if let Some(reason) = &obstacle {
         probe.exclude(Exclusion::new(Class::Nic, "onload", reason.clone()));
     }
-    let installation = library.as_ref().map(|library| &library.installation);
+    let installation = library.installation.as_ref();
     let control_plane = probe.with_classes(&[], || ControlPlane::read(probe));
     let reason = control_plane.as_ref().and_then(ControlPlane::fault_reason);
     reason.into_iter().for_each(|reason| probe.warn(reason));
@@ -213,17 +181,13 @@ pub(crate) fn read(probe: &Probe<'_>, cdi: &CdiConfig, nodes: &DriverNodes) -> O
     Some(Onload {
         version: driver.version,
         interface_checksum: driver.interface,
-        library_version: library.as_ref().and_then(|library| library.version.clone()),
-        library_matches: library.as_ref().and_then(|library| library.matches),
-        glibc_needed: library.as_ref().and_then(|library| library.glibc_needed),
-        machine: library.as_ref().and_then(|library| library.machine),
-        installation: library.map(|library| library.installation),
         nodes: nodes.unwrap_or_default(),
         tools: tools.unwrap_or_default(),
         profiles: profiles.unwrap_or_default(),
         profile_dir,
         obstacle,
         control_plane,
+        ..library
     })
 }
 
@@ -269,32 +233,39 @@ fn parse_driver_version(text: &str) -> DriverVersion {
     }
 }
 
-/// Returns the copy of the library that matches the driver, or else the first one.
-fn read_library(
-    probe: &Probe<'_>,
-    cdi: &CdiConfig,
-    driver: &DriverVersion,
-) -> Option<OnloadLibrary> {
+/// Returns the copy of the library that matches the driver, or else the first one, or none.
+fn read_library(probe: &Probe<'_>, cdi: &CdiConfig, driver: &DriverVersion) -> Onload {
     let dirs = installation::library_dirs(&cdi.host_library_dirs);
     let installations = installation::find_installations(probe, &dirs, LIBRARY, is_onload_library);
-    let mut copies: Vec<OnloadLibrary> =
+    let mut copies: Vec<Onload> =
         installations.into_iter().map(|copy| inspect_library(probe, copy, driver)).collect();
     if copies.is_empty() {
-        return None;
+        return Onload::default();
     }
-    let best = copies.iter().position(|copy| copy.matches == Some(true)).unwrap_or(0);
+    let best = copies.iter().position(|copy| copy.library_matches == Some(true)).unwrap_or(0);
     let chosen = copies.remove(best);
-    for other in copies {
-        let path = other.installation.library_dir.join(LIBRARY);
-        let used = chosen.installation.library_dir.join(LIBRARY);
-        let reason = other_copy_reason(&used);
-        probe.exclude(Exclusion::new(Class::Nic, path.display().to_string(), reason));
-    }
-    Some(chosen)
+    let others = copies.iter().filter_map(Onload::library_dir);
+    exclude_copies(probe, Class::Nic, LIBRARY, chosen.library_dir(), others);
+    chosen
 }
 
-pub(crate) fn other_copy_reason(used: &Path) -> String {
-    format!("another copy, {}, is used; set host-library-dirs in [cdi] to choose", used.display())
+/// Excludes the copies of a library that are not used.
+pub(crate) fn exclude_copies<'p>(
+    probe: &Probe<'_>,
+    class: Class,
+    library: &str,
+    used: Option<&Path>,
+    others: impl Iterator<Item = &'p Path>,
+) {
+    let used = used.unwrap_or(Path::new("/")).join(library);
+    for other in others {
+        let reason = format!(
+            "another copy, {}, is used; set host-library-dirs in [cdi] to choose",
+            used.display()
+        );
+        let path = other.join(library).display().to_string();
+        probe.exclude(Exclusion::new(class, path, reason));
+    }
 }
 
 /// Returns whether this is a library of Onload itself. Names of TCPDirect's libraries have the same prefix.
@@ -312,7 +283,7 @@ fn inspect_library(
     probe: &Probe<'_>,
     installation: Installation,
     driver: &DriverVersion,
-) -> OnloadLibrary {
+) -> Onload {
     let path = installation.library_dir.join(LIBRARY);
     let content = installation::read_library(probe, &path);
     let text = content.as_deref();
@@ -326,12 +297,13 @@ fn inspect_library(
         .filter(|_| !has_none)
         .and_then(|content| library_version(content, driver.version.as_deref()));
     let is_other = is_other_release(version.as_deref(), driver.version.as_deref());
-    OnloadLibrary {
-        version,
-        matches: has_interface.map(|has| has && !is_other),
+    Onload {
+        library_version: version,
+        library_matches: has_interface.map(|has| has && !is_other),
         glibc_needed: summary.as_ref().and_then(onload_sys::elf::ElfSummary::glibc_needed),
         machine: summary.map(|summary| summary.machine),
-        installation,
+        installation: Some(installation),
+        ..Onload::default()
     }
 }
 
@@ -393,48 +365,41 @@ fn release(text: &[u8]) -> Option<String> {
 fn find_obstacle(
     nodes: &Result<Vec<Arc<OfferedNode>>, String>,
     driver: &DriverVersion,
-    library: Option<&OnloadLibrary>,
+    library: &Onload,
     unread: Option<&str>,
 ) -> Option<String> {
     if let Err(reason) = nodes {
         return Some(reason.clone());
     }
-    let Some(library) = library else {
-        return Some(match unread {
-            Some(reason) => {
-                format!("could not determine whether libonload.so is installed: {reason}")
-            }
-            None => {
-                "libonload.so is in none of the library directories; install Onload's user space"
-                    .to_owned()
-            }
-        });
-    };
-    let path = library.installation.library_dir.join(LIBRARY);
-    if let (None, Some(reason)) = (library.matches, unread) {
+    if library.library_matches == Some(true) {
+        return None;
+    }
+    if let (None, Some(reason)) = (library.library_matches, unread) {
         return Some(format!(
-            "could not determine whether {} was built for the loaded driver: {reason}",
-            path.display()
+            "could not determine whether a libonload.so for the loaded driver is installed: \
+             {reason}"
         ));
     }
-    match (&driver.interface, library.matches) {
-        (Some(_), Some(true)) => None,
-        (Some(checksum), _) => {
-            let (version, same) = match &driver.version {
-                Some(version) => (format!(" and whose version is {version}"), "version"),
-                None => (String::new(), "build"),
-            };
-            Some(format!(
-                "{} was not built for the loaded driver, whose interface is {checksum}{version}; install the library of the same {same}, or load the driver that belongs to the library",
-                path.display(),
-            ))
-        }
-        (None, _) => Some(
-            "/proc/driver/onload/version does not report the driver's interface, so the library \
-             cannot be compared; load another version of the driver"
+    let Some(dir) = library.library_dir() else {
+        return Some(
+            "libonload.so is in none of the library directories; install Onload's user space"
                 .to_owned(),
-        ),
-    }
+        );
+    };
+    let Some(checksum) = &driver.interface else {
+        return Some(format!(
+            "{DRIVER_VERSION} does not report the driver's interface, so the library cannot be \
+             compared; load another version of the driver"
+        ));
+    };
+    let (version, same) = match &driver.version {
+        Some(version) => (format!(" and whose version is {version}"), "version"),
+        None => (String::new(), "build"),
+    };
+    Some(format!(
+        "{} was not built for the loaded driver, whose interface is {checksum}{version}; install the library of the same {same}, or load the driver that belongs to the library",
+        dir.join(LIBRARY).display(),
+    ))
 }
 
 fn find_node(probe: &Probe<'_>, name: &str) -> Result<NumberedNode, String> {
@@ -464,7 +429,8 @@ pub(crate) fn read_tools(
     installation: &Installation,
     names: &[&str],
 ) -> Vec<Tool> {
-    let Some(dir) = tool_dir(cdi, installation) else {
+    let default = installation.prefix.join("usr/bin");
+    let Some(dir) = configured_dir(cdi.host_tool_dir.as_ref(), default) else {
         return Vec::new();
     };
     let library_dir = Some(installation.library_dir.as_path());
@@ -499,20 +465,14 @@ fn with_remedy(reason: String) -> String {
     if reason.contains("; ") { reason } else { format!("{reason}; run it on the host") }
 }
 
-fn tool_dir(cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
-    match &cdi.host_tool_dir {
-        Some(dir) if dir.as_os_str().is_empty() => None,
-        Some(dir) => Some(dir.clone()),
-        None => Some(installation.prefix.join("usr/bin")),
-    }
+/// Returns a configured directory, or else the default. An empty path means none.
+fn configured_dir(configured: Option<&PathBuf>, default: PathBuf) -> Option<PathBuf> {
+    Some(configured.cloned().unwrap_or(default)).filter(|dir| !dir.as_os_str().is_empty())
 }
 
 fn profile_dir(probe: &Probe<'_>, cdi: &CdiConfig, installation: &Installation) -> Option<PathBuf> {
-    let dir = match &cdi.host_profile_dir {
-        Some(dir) if dir.as_os_str().is_empty() => return None,
-        Some(dir) => dir.clone(),
-        None => installation.prefix.join("usr/libexec/onload/profiles"),
-    };
+    let default = installation.prefix.join("usr/libexec/onload/profiles");
+    let dir = configured_dir(cdi.host_profile_dir.as_ref(), default)?;
     let is_dir = probe.entry(&dir) == Some(EntryKind::Directory);
     is_dir.then_some(dir)
 }

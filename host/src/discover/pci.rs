@@ -22,8 +22,11 @@ pub struct PciFunction {
     pub numa_node: Option<u32>,
     pub iommu_group: Option<u32>,
     pub physical_function: Option<PciAddress>,
+    /// Its index among the virtual functions of its physical function.
+    pub vf_index: Option<u32>,
     /// Its virtual functions, by index.
     pub virtual_functions: BTreeMap<u32, PciAddress>,
+    ancestors: PciAncestors,
     entries: Vec<String>,
 }
 
@@ -49,6 +52,10 @@ impl PciFunction {
         self.entries.binary_search_by(|name| name.as_str().cmp(entry)).is_ok()
     }
 
+    pub(crate) fn vf_addresses(&self) -> Vec<PciAddress> {
+        self.virtual_functions.values().copied().collect()
+    }
+
     /// A network controller of any kind (class 02).
     pub fn is_network(&self) -> bool {
         self.class >> 16 == 0x02
@@ -58,8 +65,6 @@ impl PciFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciFunctions {
     functions: BTreeMap<PciAddress, PciFunction>,
-    /// Ancestors by bus: all functions of a bus are below the same bridges.
-    ancestors: BTreeMap<String, PciAncestors>,
     links: BTreeMap<PciAddress, PcieLink>,
     /// The NUMA node of a host with a single one, if that was read.
     only_node: Option<u32>,
@@ -84,17 +89,18 @@ impl PciFunctions {
                 None
             }
         });
-        let functions: BTreeMap<PciAddress, PciFunction> = addresses
+        let mut functions: BTreeMap<PciAddress, PciFunction> = addresses
             .filter_map(|address| Some((address, read_function(probe, address)?)))
             .collect();
-        let mut buses = BTreeMap::new();
-        for function in functions.values() {
-            let path = || probe.with_classes(&[], || probe.resolve(function.directory()));
-            buses
-                .entry(bus_address(function.address))
-                .or_insert_with(|| path().map(|path| parse_ancestors(&path)).unwrap_or_default());
+        for parent in functions.clone().into_values() {
+            for (index, child) in parent.virtual_functions {
+                if let Some(child) = functions.get_mut(&child) {
+                    child.vf_index = Some(index);
+                    child.physical_function.get_or_insert(parent.address);
+                }
+            }
         }
-        PciFunctions { functions, ancestors: buses, links: BTreeMap::new(), only_node: None }
+        PciFunctions { functions, links: BTreeMap::new(), only_node: None }
     }
 
     /// Reads the maximum speed of the links of these functions and of the bridges above them.
@@ -132,21 +138,20 @@ impl PciFunctions {
 
     /// Returns the root of a function's tree, for instance `pci0000:80`.
     pub fn root(&self, address: PciAddress) -> Option<&str> {
-        self.ancestors.get(&bus_address(address))?.root.as_deref()
+        self.get(address)?.ancestors.root.as_deref()
     }
 
     /// Returns the root for the attribute `resource.kubernetes.io/pcieRoot`
     /// (`k8s.io/dynamic-resource-allocation/deviceattribute`). `None` for a root below another device, for which other
     /// drivers set no attribute.
     pub fn pcie_root(&self, address: PciAddress) -> Option<&str> {
-        let ancestors = self.ancestors.get(&bus_address(address))?;
+        let ancestors = &self.get(address)?.ancestors;
         ancestors.root.as_deref().filter(|_| ancestors.is_first)
     }
 
     /// Returns the bridges above a function, starting from the root.
     pub fn bridges(&self, address: PciAddress) -> &[PciAddress] {
-        let ancestors = self.ancestors.get(&bus_address(address));
-        ancestors.map_or(&[], |ancestors| &ancestors.bridges)
+        self.get(address).map_or(&[], |function| &function.ancestors.bridges)
     }
 
     pub fn get(&self, address: PciAddress) -> Option<&PciFunction> {
@@ -178,7 +183,10 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
             let target = probe.link_name(directory.join(format!("virtfn{index}")))?;
             Some((index, target.parse().ok()?))
         });
+    let path = probe.with_classes(&[], || probe.resolve(&directory));
     Some(PciFunction {
+        ancestors: path.as_deref().map(parse_ancestors).unwrap_or_default(),
+        vf_index: None,
         address,
         id,
         class: probe.hex(directory.join("class")).unwrap_or(0),
@@ -189,12 +197,6 @@ fn read_function(probe: &Probe<'_>, address: PciAddress) -> Option<PciFunction> 
         virtual_functions: virtual_functions.collect(),
         entries: entries.into_iter().filter(|name| is_needed_entry(name)).collect(),
     })
-}
-
-/// Returns the domain and bus of a function.
-fn bus_address(address: PciAddress) -> String {
-    let address = address.to_string();
-    address.rsplit_once(':').map(|(bus, _)| bus.to_owned()).unwrap_or(address)
 }
 
 /// Parses the ancestors from a function's path in sysfs: each PCI address in it except the last is a bridge.

@@ -23,7 +23,7 @@ pub struct Probe<'h> {
     device_dir: PathBuf,
     warnings: RefCell<BTreeSet<String>>,
     classes: Cell<&'static [Class]>,
-    /// By the path that was read, which may be below the path of the entry.
+    /// By path.
     unread: RefCell<BTreeMap<PathBuf, UnreadEntry>>,
     exclusions: RefCell<Vec<Exclusion>>,
 }
@@ -85,10 +85,11 @@ impl<'h> Probe<'h> {
         value
     }
 
-    /// Records that these classes are undecided because a path could not be read.
+    /// Records that these classes are undecided because a path or its descendants could not be read.
     pub(crate) fn mark_undecided(&self, path: impl AsRef<Path>, classes: &[Class]) {
         let path = self.host.outside_path(path.as_ref());
-        if let Some(missing) = self.unread.borrow_mut().get_mut(&path) {
+        let mut unread = self.unread.borrow_mut();
+        for (_, missing) in unread.iter_mut().filter(|(unread, _)| unread.starts_with(&path)) {
             missing.kinds.extend(classes);
         }
     }
@@ -102,37 +103,23 @@ impl<'h> Probe<'h> {
         below.next().map(|(_, missing)| missing.to_string())
     }
 
-    pub(crate) fn own_unread_reason(&self, path: impl AsRef<Path>) -> Option<String> {
-        let path = self.host.outside_path(path.as_ref());
-        let unread = self.unread.borrow();
-        unread.get(&path).map(ToString::to_string)
-    }
-
     /// Sorted by path.
     pub(crate) fn unread(&self) -> Vec<UnreadEntry> {
-        let mut by_cause: BTreeMap<PathBuf, UnreadEntry> = BTreeMap::new();
-        for missing in self.unread.borrow().values().filter(|missing| !missing.kinds.is_empty()) {
-            let known = by_cause.entry(missing.path.clone()).or_insert_with(|| missing.clone());
-            known.kinds.extend(&missing.kinds);
-        }
-        by_cause.into_values().collect()
+        let unread = self.unread.borrow();
+        unread.values().filter(|missing| !missing.kinds.is_empty()).cloned().collect()
     }
 
-    /// Returns the value, or `None` after recording a warning and the failed read. An unsearchable directory is the
-    /// reason for all failures below it and is reported once.
+    /// Returns the value, or `None` after recording a warning and the failed read.
     pub(crate) fn ok_or_warn<T>(&self, result: Result<Option<T>, HostError>) -> Option<T> {
         result.unwrap_or_else(|error| {
-            let path = error.unread_path().map(Path::to_owned);
-            let error = self.host.with_cause_path(error);
             let reason = ErrorChain(&error).to_string();
-            if let Some(path) = path {
-                let cause = error.unread_path().unwrap_or(&path).to_owned();
+            if let Some(path) = error.unread_path() {
                 let mut unread = self.unread.borrow_mut();
-                let missing = unread.entry(path).or_default();
+                let missing = unread.entry(path.to_owned()).or_default();
+                missing.path = path.to_owned();
                 missing.kinds.extend(self.classes.get());
                 missing.reason.clone_from(&reason);
                 missing.advice = if error.is_denied() { as_root() } else { "" };
-                missing.path = cause;
             }
             self.warn(reason);
             None

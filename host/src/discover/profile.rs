@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::class::Class;
+use serde::Serialize;
 
 use crate::discover::exclusion::Exclusion;
 use crate::discover::probe::Probe;
@@ -15,9 +16,11 @@ use crate::discover::taken_names;
 /// Depth of nested imports; the longest chain that Onload ships has three.
 const MAX_IMPORT_DEPTH: usize = 16;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Profile {
     pub name: String,
+    #[serde(skip)]
     pub settings: BTreeMap<String, String>,
 }
 

@@ -42,10 +42,6 @@ pub const ZERO_GUID: &str = "its node GUID is zero: programs cannot connect with
     InfiniBand the subnet manager does not bring up its port";
 /// The udev rule that renames RDMA devices (rdma-core).
 const NAMING_RULE: &str = "/etc/udev/rules.d/60-rdma-persistent-naming.rules";
-/// Empty GID entries after which the rest of a port's table is skipped: a new entry takes the first
-/// free index (`ib_cache_gid_add`), and a table may have hundreds.
-const EMPTY_GIDS: usize = 16;
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RdmaDevice {
     /// The kernel's name, for instance `mlx5_0`.
@@ -261,8 +257,8 @@ pub(crate) fn read(
         interfaces,
         by_function: group_without_representors(interfaces),
         by_guid: by_guid(interfaces),
+        uppers: netdev::uppers(interfaces),
         port_interfaces,
-        shared_functions: find_shared_functions(&device_dirs, &characters),
         config,
         connection_manager: OnceCell::new(),
     };
@@ -284,7 +280,6 @@ pub(crate) fn read(
                 if let Some(trouble) = read.port_trouble() {
                     probe.warn(format!("rdma {}: {trouble}; see onload-ctk doctor", read.name));
                 }
-                context.exclude_management(own_characters);
                 let function_companions = device_dir.pci.and_then(|pci| companions.get(&pci));
                 for owner in iter::once(&name).chain(function_companions.into_iter().flatten()) {
                     let owner_characters = characters.get(owner).map_or(&[][..], Vec::as_slice);
@@ -435,34 +430,6 @@ fn find_companions(
     companions
 }
 
-/// Returns the functions with several uverbs devices, apart from those of subfunctions.
-fn find_shared_functions(
-    device_dirs: &BTreeMap<String, DeviceDirectory>,
-    characters: &BTreeMap<String, Vec<RdmaCharDevice>>,
-) -> BTreeSet<PciAddress> {
-    let mut functions = BTreeSet::new();
-    let mut shared = BTreeSet::new();
-    for (name, device_dir) in device_dirs {
-        let mut own_characters = characters.get(name).into_iter().flatten();
-        if device_dir.auxiliary.is_none()
-            && own_characters.any(|one| one.role == RdmaNodeRole::Verbs)
-            && let Some(pci) = device_dir.pci
-            && !functions.insert(pci)
-        {
-            shared.insert(pci);
-        }
-    }
-    shared
-}
-
-/// Returns the kinds of management nodes, whether they are offered, and their configuration keys.
-fn management_roles(config: &DiscoverConfig) -> [(RdmaNodeRole, bool, &'static str); 2] {
-    [
-        (RdmaNodeRole::Umad, config.offer_umad, "offer-umad"),
-        (RdmaNodeRole::Issm, config.offer_issm, "offer-issm"),
-    ]
-}
-
 /// Returns the uverbs nodes, without which a device is useless. Fails with the reason why it is not offered.
 fn offer_nodes(
     probe: &Probe<'_>,
@@ -512,21 +479,13 @@ struct RdmaContext<'p, 'h, 'f> {
     interfaces: &'f [NetworkInterface],
     by_function: BTreeMap<PciAddress, Vec<&'f NetworkInterface>>,
     by_guid: BTreeMap<u64, Vec<&'f str>>,
+    /// The interfaces that are stacked on each interface.
+    uppers: BTreeMap<&'f str, Vec<&'f str>>,
     /// The interfaces that the kernel reports by netlink.
     port_interfaces: RdmaPortInterfaces,
-    shared_functions: BTreeSet<PciAddress>,
     config: &'f DiscoverConfig,
     /// Read, with its warning, once a device can use it.
     connection_manager: OnceCell<Option<Arc<OfferedNode>>>,
-}
-
-/// A port and its device, for finding the port's interfaces.
-struct PortContext<'d> {
-    device: &'d str,
-    device_dir: &'d DeviceDirectory,
-    transport: Option<&'d str>,
-    directory: PathBuf,
-    number: u32,
 }
 
 impl RdmaContext<'_, '_, '_> {
@@ -544,7 +503,7 @@ impl RdmaContext<'_, '_, '_> {
             parse_transport,
             "a node type such as \"1: CA\"",
         );
-        let ports = self.read_ports(name, device_dir, transport);
+        let ports = self.read_ports(name, device_dir);
         let netdevs: BTreeSet<&String> = ports.iter().flat_map(|port| &port.netdevs).collect();
         let function = device_dir.pci.and_then(|pci| self.functions.get(pci));
         let is_virtual = function.is_some_and(|function| function.physical_function.is_some());
@@ -614,63 +573,53 @@ impl RdmaContext<'_, '_, '_> {
             && interfaces.all(|name| netdev::is_admin_down(self.probe, name))
     }
 
-    fn exclude_management(&self, characters: &[RdmaCharDevice]) {
-        for (withheld, _, key) in management_roles(self.config).into_iter().filter(|(_, on, _)| !on)
-        {
-            for one in characters.iter().filter(|one| one.role == withheld) {
+    /// Adds the offered management nodes of `owner`, the device itself or one on the same function. Excludes the
+    /// device's other ones.
+    fn add_management(&self, device: &mut RdmaDevice, owner: &str, characters: &[RdmaCharDevice]) {
+        let roles = [
+            (RdmaNodeRole::Umad, self.config.offer_umad, "offer-umad"),
+            (RdmaNodeRole::Issm, self.config.offer_issm, "offer-issm"),
+        ];
+        for (role, is_offered, key) in roles {
+            if is_offered {
+                for node in find_nodes(self.probe, characters, role) {
+                    match node {
+                        Ok(node) => {
+                            device.nodes.push(offered_node(node, owner, device.pci_address));
+                        }
+                        Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
+                    }
+                }
+            } else if owner == device.name {
                 let reason = format!(
                     "for management, not for data; set {key} = true in [discover] to offer it"
                 );
-                self.probe.exclude(Exclusion::new(Class::Rdma, &one.name, reason));
-            }
-        }
-    }
-
-    /// Adds the management nodes of `owner`, the device itself or one on the same function.
-    fn add_management(&self, device: &mut RdmaDevice, owner: &str, characters: &[RdmaCharDevice]) {
-        for (role, ..) in management_roles(self.config).into_iter().filter(|(_, on, _)| *on) {
-            for node in find_nodes(self.probe, characters, role) {
-                match node {
-                    Ok(node) => {
-                        let node = offered_node(node, owner, device.pci_address);
-                        device.nodes.push(node);
-                    }
-                    Err(reason) => self.probe.warn(format!("rdma {owner}: left out: {reason}")),
+                for one in characters.iter().filter(|one| one.role == role) {
+                    self.probe.exclude(Exclusion::new(Class::Rdma, &one.name, reason.as_str()));
                 }
             }
         }
     }
 
-    fn read_ports(
-        &self,
-        name: &str,
-        device_dir: &DeviceDirectory,
-        transport: Option<&str>,
-    ) -> Vec<RdmaPort> {
+    fn read_ports(&self, device: &str, device_dir: &DeviceDirectory) -> Vec<RdmaPort> {
         let directory = device_dir.directory.join("ports");
-        let mut ports = Vec::new();
-        for number in self.list_numbers(&directory) {
-            ports.push(self.read_port(&PortContext {
-                device: name,
-                device_dir,
-                transport,
-                directory: directory.join(number.to_string()),
-                number,
-            }));
-        }
-        ports
+        let names = self.probe.list(&directory);
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers.into_iter().map(|number| self.read_port(device, device_dir, number)).collect()
     }
 
-    fn read_port(&self, port: &PortContext<'_>) -> RdmaPort {
-        let attribute = |name: &str| self.probe.attribute(port.directory.join(name));
+    fn read_port(&self, device: &str, device_dir: &DeviceDirectory, port: u32) -> RdmaPort {
+        let directory = device_dir.directory.join("ports").join(port.to_string());
+        let attribute = |name: &str| self.probe.attribute(directory.join(name));
         let link_layer = attribute("link_layer");
         let netdevs = if link_layer.as_deref() == Some("InfiniBand") {
-            self.ipoib_interfaces(port)
+            self.ipoib_interfaces(&directory)
         } else {
-            self.ethernet_interfaces(port)
+            self.ethernet_interfaces(device, device_dir, port)
         };
         RdmaPort {
-            port: port.number,
+            port,
             state: attribute("state").map(|state| state_word(&state).to_owned()),
             link_layer,
             rate: attribute("rate"),
@@ -679,179 +628,72 @@ impl RdmaContext<'_, '_, '_> {
     }
 
     /// Finds IPoIB interfaces by the port's GUID, which their hardware address contains (RFC 4391 section 9.1.1).
-    fn ipoib_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
-        let gid = self.probe.read_parsed(
-            port.directory.join("gids/0"),
-            parse_port_guid,
-            "a GID of eight groups",
-        );
-        let by_guid = gid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
-        match by_guid {
-            Some(names) => names.iter().map(|name| (*name).to_owned()).collect(),
-            None => self.interfaces_of_port(port),
-        }
+    fn ipoib_interfaces(&self, port_dir: &Path) -> BTreeSet<String> {
+        let gid = port_dir.join("gids/0");
+        let guid = self.probe.read_parsed(gid, parse_port_guid, "a GID of eight groups");
+        let names = guid.filter(|guid| *guid != 0).and_then(|guid| self.by_guid.get(&guid));
+        names.into_iter().flatten().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Finds the interfaces of a RoCE port. Its GID table also lists interfaces of other namespaces, such as a pod's
-    /// macvlan, under names that the pod chose (`print_ndev` in drivers/infiniband/core/sysfs.c), so only those on the
-    /// port in this namespace count.
-    fn ethernet_interfaces(&self, port: &PortContext<'_>) -> BTreeSet<String> {
-        let parent = self.parent_interface(port);
-        let own_interfaces = match &parent {
-            // Soft-iWARP may not report its interface, and its table contains only this one.
-            None if port.device_dir.pci.is_none() => None,
-            None => Some(self.function_interfaces(port.device_dir)),
-            Some(None) => Some(BTreeSet::new()),
-            Some(Some(parent)) => Some(self.with_lower_devices(parent)),
-        };
-        let gid_interfaces = self.interfaces_of_gids(port, own_interfaces.as_ref());
-        if !gid_interfaces.is_empty() {
-            return gid_interfaces;
-        }
-        match parent {
-            Some(parent) => parent.into_iter().collect(),
-            None => self.interfaces_of_port(port),
-        }
-    }
-
-    /// Returns the interface that a port sends through, from the kernel's answer or, for a software device, from sysfs.
-    /// `Some(None)` if it is in another network namespace, `None` if unknown.
-    fn parent_interface(&self, port: &PortContext<'_>) -> Option<Option<String>> {
-        if let Some(interface) = self.port_interfaces.get(&(port.device.to_owned(), port.number)) {
-            let is_representor = |name: &String| {
-                netdev::find_by_name(self.interfaces, name)
-                    .is_some_and(NetworkInterface::is_representor)
-            };
-            return Some(interface.clone().filter(|name| !is_representor(name)));
-        }
-        let in_software = port.device_dir.pci.is_none();
-        in_software
-            .then(|| self.probe.attribute(port.device_dir.directory.join("parent")))
-            .flatten()
-            .map(Some)
-    }
-
-    /// Returns the interfaces of an RDMA device's parent device.
-    fn function_interfaces(&self, device_dir: &DeviceDirectory) -> BTreeSet<String> {
-        if let Some(auxiliary) = &device_dir.auxiliary {
-            return self.probe.list(auxiliary.join("net")).into_iter().collect();
-        }
-        device_dir
-            .pci
-            .and_then(|pci| self.by_function.get(&pci))
-            .into_iter()
-            .flatten()
-            .map(|interface| interface.name.clone())
-            .collect()
-    }
-
-    fn with_lower_devices(&self, name: &str) -> BTreeSet<String> {
-        let interface = netdev::find_by_name(self.interfaces, name);
-        let lower_devices = interface.and_then(NetworkInterface::lower_devices);
-        lower_devices.into_iter().flatten().cloned().chain([name.to_owned()]).collect()
-    }
-
-    /// Returns whether an interface is stacked on one of these, like a bond or a VLAN.
-    fn has_lower_in(&self, name: &str, lower_names: &BTreeSet<String>) -> bool {
-        let Some(interface) = netdev::find_by_name(self.interfaces, name) else {
-            return false;
-        };
-        if let Some(lower_devices) = interface.lower_devices() {
-            return lower_devices.iter().any(|lower| lower_names.contains(lower));
-        }
-        // In a Hyper-V guest the interface has its own device, with the virtual function's interface below it.
-        let directory = Path::new(netdev::SYS_CLASS_NET).join(name);
-        let link = |lower: &String| directory.join(format!("lower_{lower}"));
-        let mut links = lower_names.iter().map(link);
-        interface.pci().is_none() && links.any(|link| self.probe.link_name(link).is_some())
-    }
-
-    /// Returns the interfaces in a port's GID table that are its own, are stacked on these, or have the address in the
-    /// GID. Returns all if its own ones are unknown.
-    fn interfaces_of_gids(
+    /// Finds the interface that an Ethernet port sends through, the interfaces that are stacked on it, such as a bond
+    /// or a VLAN, and those below it, if a software device is on a bond. The port's GID table is not used, since it also
+    /// lists interfaces of other namespaces, such as a pod's macvlan, under names that the pod chose (`print_ndev` in
+    /// drivers/infiniband/core/sysfs.c).
+    fn ethernet_interfaces(
         &self,
-        port: &PortContext<'_>,
-        own_interfaces: Option<&BTreeSet<String>>,
+        device: &str,
+        device_dir: &DeviceDirectory,
+        port: u32,
     ) -> BTreeSet<String> {
-        let directory = port.directory.join("gid_attrs/ndevs");
-        let mut interfaces = BTreeSet::new();
-        let mut empty = 0;
-        for index in self.list_numbers(&directory) {
-            let Some(name) = self.probe.attribute(directory.join(index.to_string())) else {
-                empty += 1;
-                if empty == EMPTY_GIDS {
-                    break;
-                }
-                continue;
-            };
-            empty = 0;
-            if !interfaces.contains(&name)
-                && (own_interfaces
-                    .is_none_or(|own| own.contains(&name) || self.has_lower_in(&name, own))
-                    || self.has_address_of_gid(port, index, &name))
-            {
-                interfaces.insert(name);
-            }
-        }
-        interfaces
-    }
-
-    /// Lists the entries of a directory that are numbers, sorted.
-    fn list_numbers(&self, directory: &Path) -> Vec<u32> {
-        let names = self.probe.list(directory);
-        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
-        numbers
-    }
-
-    /// Returns whether a GID was derived from the address of an interface of another function, for example of a second
-    /// port. A pod's interface may have the same name, but it has another address.
-    fn has_address_of_gid(&self, port: &PortContext<'_>, index: u32, name: &str) -> bool {
-        let interface = netdev::find_by_name(self.interfaces, name)
-            .filter(|interface| interface.pci().is_some() && !interface.is_representor());
-        let address = interface.and_then(|interface| interface.hardware_address.as_deref());
-        let Some(address) = address.and_then(parse_ethernet_address) else {
-            return false;
+        let reported = self.port_interfaces.get(device).and_then(|ports| ports.get(&port));
+        let parent = match reported {
+            Some(interface) => interface.clone(),
+            None if device_dir.pci.is_some() => self.interface_by_port(device, device_dir, port),
+            None => self.probe.attribute(device_dir.directory.join("parent")),
         };
-        let path = port.directory.join("gids").join(index.to_string());
-        let gid = self.probe.attribute(path).and_then(|gid| parse_gid(&gid));
-        gid.is_some_and(|gid| gid == make_gid(port.transport, gid, address))
-    }
-
-    /// Returns the function's interfaces with the port's number, if nothing else identifies them.
-    fn interfaces_of_port(&self, port: &PortContext<'_>) -> BTreeSet<String> {
-        if let Some(auxiliary) = &port.device_dir.auxiliary {
-            return self.probe.list(auxiliary.join("net")).into_iter().collect();
-        }
-        let Some(pci) = port.device_dir.pci else {
+        let Some(parent) = parent else {
             return BTreeSet::new();
         };
+        let interface = netdev::find_by_name(self.interfaces, &parent);
+        if interface.is_some_and(NetworkInterface::is_representor) {
+            return BTreeSet::new();
+        }
+        let mut names = BTreeSet::from([parent]);
+        names.extend(
+            interface.and_then(NetworkInterface::lower_devices).into_iter().flatten().cloned(),
+        );
+        let uppers = names.iter().filter_map(|name| self.uppers.get(name.as_str())).flatten();
+        let uppers: Vec<String> = uppers.map(|name| (*name).to_owned()).collect();
+        names.extend(uppers);
+        names
+    }
+
+    /// Returns the interface of the device with the port's number, if the kernel reports none by netlink, as on a
+    /// captured host.
+    fn interface_by_port(
+        &self,
+        device: &str,
+        device_dir: &DeviceDirectory,
+        port: u32,
+    ) -> Option<String> {
+        if let Some(auxiliary) = &device_dir.auxiliary {
+            return self.probe.list(auxiliary.join("net")).into_iter().next();
+        }
+        let function_interfaces = self.by_function.get(&device_dir.pci?)?;
         // Interfaces count their ports from 0, RDMA devices from 1.
-        let index = port.number.checked_sub(1);
-        let names: Vec<&str> = self
-            .by_function
-            .get(&pci)
-            .into_iter()
-            .flatten()
-            .filter(|interface| Some(interface.port.unwrap_or(0)) == index)
-            .map(|interface| interface.name.as_str())
+        let names: Vec<&String> = function_interfaces
+            .iter()
+            .filter(|interface| Some(interface.port.unwrap_or(0)) == port.checked_sub(1))
+            .map(|interface| &interface.name)
             .collect();
-        let obstacle = match names.as_slice() {
-            [] => return BTreeSet::new(),
-            _ if self.shared_functions.contains(&pci) => format!(
-                "{pci} has several RDMA devices, and the kernel does not report their interfaces"
-            ),
-            [only] => return BTreeSet::from([(*only).to_owned()]),
-            _ => format!(
-                "{} of {pci} have the same port number, and the kernel reports neither",
-                names.join(" and ")
-            ),
-        };
-        self.probe.warn(format!(
-            "rdma {}: could not determine the interface of port {}: {obstacle}",
-            port.device, port.number
-        ));
-        BTreeSet::new()
+        if names.len() > 1 {
+            self.probe.warn(format!(
+                "rdma {device}: could not determine the interface of port {port}: several have its \
+                 number, and the kernel reports none"
+            ));
+            return None;
+        }
+        names.first().copied().cloned()
     }
 }
 
@@ -892,33 +734,10 @@ fn state_word(text: &str) -> &str {
     text.split_once(':').map_or(text, |(_, word)| word.trim())
 }
 
-/// Parses a GID, which the kernel writes as an IPv6 address with all its digits.
-fn parse_gid(text: &str) -> Option<[u8; 16]> {
-    let address: Ipv6Addr = text.parse().ok().filter(|_| text.len() == 39)?;
-    Some(address.octets())
-}
-
-/// Parses an address of six bytes that are not all zero.
-fn parse_ethernet_address(text: &str) -> Option<[u8; 6]> {
-    let address: [u8; 6] = parse_hwaddr(text)?.try_into().ok()?;
-    (address != [0; 6]).then_some(address)
-}
-
-/// Returns the GID for an Ethernet address: with iWARP the address itself, with other transports the prefix of `gid`
-/// and an interface identifier (RFC 4291, appendix A; `addrconf_addr_eui48` in include/net/addrconf.h).
-fn make_gid(transport: Option<&str>, gid: [u8; 16], address: [u8; 6]) -> [u8; 16] {
-    let [a, b, c, d, e, f] = address;
-    if transport == Some("iwarp") {
-        return [a, b, c, d, e, f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    }
-    let mut made = gid;
-    made[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-    made
-}
-
-/// Parses the port's GUID at the end of its first GID.
+/// Parses the port's GUID at the end of a GID, which the kernel writes as an IPv6 address with all its digits.
 fn parse_port_guid(gid: &str) -> Option<u64> {
-    parse_gid(gid)?.last_chunk().copied().map(u64::from_be_bytes)
+    let address: Ipv6Addr = gid.parse().ok().filter(|_| gid.len() == 39)?;
+    address.octets().last_chunk().copied().map(u64::from_be_bytes)
 }
 
 /// Parses the port's GUID at the end of an IPoIB hardware address.
@@ -1169,7 +988,7 @@ mod tests {
     }
 
     /// Two functions of one card, whose second interface belongs to a port of the first one's device.
-    fn two_functions(table: Option<&str>) -> (Tree, String) {
+    fn two_functions(table: &str) -> Tree {
         let tree = tree();
         for (number, name) in [(0, "ens1f0"), (1, "ens1f1")] {
             let function = tree.function(&format!("0000:3b:00.{number}"), "0x020000", 0);
@@ -1180,10 +999,22 @@ mod tests {
         let function = tree.host().resolve(Path::new(function)).unwrap().unwrap();
         let device = device(&tree, &function.to_string_lossy(), "mlx5_0", 0);
         port(&tree, &device, 2, "Ethernet");
-        if let Some(table) = table {
-            tree.file("/rdma.table", table);
+        write_port_table(&tree, table);
+        tree
+    }
+
+    /// Writes the table of a capture from lines `DEVICE PORT INTERFACE`.
+    fn write_port_table(tree: &Tree, lines: &str) {
+        let mut table = RdmaPortInterfaces::new();
+        for line in lines.lines() {
+            let [device, port, interface] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}");
+            };
+            let interface = Some(interface).filter(|name| *name != "-").map(str::to_owned);
+            let ports = table.entry(device.to_owned()).or_default();
+            ports.insert(port.parse().unwrap(), interface);
         }
-        (tree, device)
+        tree.file("/rdma.table", serde_json::to_string(&table).unwrap());
     }
 
     fn port_interfaces(tree: &Tree) -> Vec<String> {
@@ -1208,40 +1039,9 @@ mod tests {
             // It says nothing of this device.
             ("mlx5_9 1 ens1f1\n", ["mlx5_0 1 ens1f0", "mlx5_0 2 "]),
         ] {
-            let (tree, _) = two_functions(Some(table));
+            let tree = two_functions(table);
             assert_eq!(port_interfaces(&tree), expected, "{table}");
         }
-    }
-
-    #[test]
-    fn the_gid_of_a_port_tells_its_interface_on_another_function() {
-        let roce = "fe80:0000:0000:0000:bace:f6ff:fe0a:0b01";
-        let iwarp = "b8ce:f60a:0b01:0000:0000:0000:0000:0000";
-        let other = "fe80:0000:0000:0000:bace:f6ff:fe0a:0b02";
-        for (node_type, gid, expected) in [
-            ("1: CA", roce, "ens1f1"),
-            ("4: RNIC", iwarp, "ens1f1"),
-            // The name is that of a pod's interface, which has another address.
-            ("1: CA", other, "ens1f0"),
-            ("1: CA", iwarp, "ens1f0"),
-            ("4: RNIC", roce, "ens1f0"),
-            ("1: CA", "0000:0000:0000:0000:0000:0000:0000:0000", "ens1f0"),
-        ] {
-            let (tree, device) = two_functions(None);
-            tree.file(&format!("{device}/node_type"), node_type);
-            tree.attributes(&format!("{device}/ports/1/gids"), &[("0", gid)]);
-            gids(&tree, &device, &[("0", "ens1f1")]);
-            assert_eq!(look_at(&tree).devices[0].ports[0].netdevs, [expected], "{gid}");
-        }
-    }
-
-    #[test]
-    fn a_bond_of_the_gid_table_comes_before_the_member_that_the_kernel_names() {
-        let (tree, device) = two_functions(Some("mlx5_0 1 ens1f1\n"));
-        upper(&tree, "bond0", "ens1f0");
-        tree.link("/sys/devices/virtual/net/bond0/lower_ens1f1", "/sys/class/net/ens1f1");
-        gids(&tree, &device, &[("0", "bond0"), ("1", "net1")]);
-        assert_eq!(look_at(&tree).devices[0].ports[0].netdevs, ["bond0"]);
     }
 
     #[test]
@@ -1254,19 +1054,7 @@ mod tests {
         for (number, name) in [(0, "rocep59s0"), (1, "roce_second")] {
             device(&tree, &function, name, number);
         }
-        let found = look_at(&tree);
-        assert!(found.devices.iter().all(|device| device.netdevs.is_empty()));
-        assert_eq!(
-            found.warnings,
-            ["roce_second", "rocep59s0"].map(|name| format!(
-                "rdma {name}: could not determine the interface of port 1: 0000:3b:00.0 has \
-                 several RDMA devices, and the kernel does not report their interfaces"
-            ))
-        );
-        tree.file("/rdma.table", "rocep59s0 1 ens2\nroce_second 1 ens1\n");
-        assert_eq!(port_interfaces(&tree), ["roce_second 1 ens1", "rocep59s0 1 ens2"]);
-        // A pod's name for its interface on ens1 is that of the other device's.
-        gids(&tree, "/sys/class/infiniband/roce_second", &[("0", "ens2")]);
+        write_port_table(&tree, "rocep59s0 1 ens2\nroce_second 1 ens1\n");
         assert_eq!(port_interfaces(&tree), ["roce_second 1 ens1", "rocep59s0 1 ens2"]);
         assert_eq!(look_at(&tree).warnings, [""; 0]);
     }
@@ -1283,10 +1071,12 @@ mod tests {
         assert_eq!(found.devices[0].netdevs, [""; 0]);
         assert_eq!(
             found.warnings,
-            ["rdma cxgb4_0: could not determine the interface of port 1: ens1 and ens2 of \
-                0000:3b:00.4 have the same port number, and the kernel reports neither"]
+            [
+                "rdma cxgb4_0: could not determine the interface of port 1: several have its number, and \
+              the kernel reports none"
+            ]
         );
-        tree.file("/rdma.table", "cxgb4_0 1 ens2\n");
+        write_port_table(&tree, "cxgb4_0 1 ens2\n");
         assert_eq!(port_interfaces(&tree), ["cxgb4_0 1 ens2"]);
     }
 
@@ -1299,16 +1089,17 @@ mod tests {
         }
         let device = device(&tree, &function, "mlx5_0", 0);
         port(&tree, &device, 2, "Ethernet");
-        tree.file("/rdma.table", "mlx5_0 1 ens1\nmlx5_0 2 eth0\n");
+        write_port_table(&tree, "mlx5_0 1 ens1\nmlx5_0 2 eth0\n");
         assert_eq!(port_interfaces(&tree), ["mlx5_0 1 ens1", "mlx5_0 2 "]);
     }
 
     #[test]
     fn a_table_of_ports_that_cannot_be_read_is_warned_of() {
-        let (tree, _) = two_functions(Some("mlx5_0 one ens1f0\n"));
+        let tree = two_functions("");
+        tree.file("/rdma.table", "mlx5_0 1 ens1f0\n");
         let found = look_at(&tree);
         assert_eq!(found.devices[0].ports[0].netdevs, ["ens1f0"]);
-        let wanted = "rdma.table: line 1: expected \"device port interface\"";
+        let wanted = "rdma.table: expected value at line 1 column 1";
         assert!(found.warnings.concat().ends_with(wanted), "{:?}", found.warnings);
     }
 
@@ -1319,10 +1110,7 @@ mod tests {
         for (name, port) in [("0a1b2c3d", "pf0vf0"), ("ens1", "p0"), ("ens1pf0", "pf0")] {
             interface(&tree, &function, name, &[("phys_port_name", port)]);
         }
-        let device = device(&tree, &function, "mlx5_0", 0);
-        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
-        // Nor by a name in the table, which a pod may have given.
-        gids(&tree, &device, &[("0", "0a1b2c3d")]);
+        device(&tree, &function, "mlx5_0", 0);
         assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
     }
 
@@ -1346,57 +1134,19 @@ mod tests {
         tree.link(&format!("{directory}/lower_{lower}"), &target);
     }
 
-    fn gids(tree: &Tree, device: &str, names: &[(&str, &str)]) {
-        tree.attributes(&format!("{device}/ports/1/gid_attrs/ndevs"), names);
-    }
-
     #[test]
-    fn the_gid_table_names_the_interfaces_of_a_port_also_those_on_top() {
+    fn the_interfaces_of_a_port_include_those_on_top() {
         let tree = tree();
         let function = tree.function("0000:3b:00.0", "0x020000", 0);
-        let device = device(&tree, &function, "mlx5_0", 0);
-        interface(&tree, &function, "ens1", &[("dev_port", "0")]);
+        device(&tree, &function, "mlx5_0", 0);
+        for name in ["ens1", "ens2"] {
+            interface(&tree, &function, name, &[]);
+        }
+        write_port_table(&tree, "mlx5_0 1 ens1\n");
         upper(&tree, "bond0", "ens1");
         upper(&tree, "bond0.100", "bond0");
-        let names = [("0", "bond0"), ("1", ""), ("10", "bond0.100")];
-        gids(&tree, &device, &names);
-        let found = look_at(&tree);
-        assert_eq!(found.devices[0].netdevs, ["bond0", "bond0.100"]);
-    }
-
-    #[test]
-    fn the_synthetic_interface_above_a_virtual_function_of_hyper_v_is_the_devices() {
-        let tree = tree();
-        let function = tree.function("0000:3b:00.0", "0x020000", 0);
-        let device = device(&tree, &function, "mlx5_0", 0);
-        interface(&tree, &function, "enP1s1", &[]);
-        for name in ["eth0", "eth1"] {
-            interface(&tree, &format!("/sys/devices/vmbus/{name}"), name, &[]);
-        }
-        let lower = "/sys/devices/vmbus/eth0/net/eth0/lower_enP1s1";
-        tree.link(lower, "/sys/class/net/enP1s1");
-        gids(&tree, &device, &[("0", "eth0"), ("1", "eth1")]);
-        assert_eq!(look_at(&tree).devices[0].netdevs, ["eth0"]);
-    }
-
-    #[test]
-    fn a_name_that_a_pod_gave_its_interface_on_the_port_is_not_the_devices() {
-        let tree = tree();
-        let function = tree.function("0000:3b:00.0", "0x020000", 0);
-        let other = tree.function("0000:5e:00.0", "0x020000", 0);
-        interface(&tree, &function, "ens1", &[]);
-        interface(&tree, &other, "ens2", &[]);
-        for (name, lower) in [("ens1.100", "ens1"), ("ens2.100", "ens2")] {
-            upper(&tree, name, lower);
-        }
-        let device = device(&tree, &function, "mlx5_0", 0);
-        // None is here, one is another function's, one is on such a one, and one is here without a device.
-        upper(&tree, "dummy0", "dummy1");
-        let foreign = [("1", "net1"), ("2", "ens2"), ("3", "ens2.100"), ("4", "dummy0")];
-        gids(&tree, &device, &foreign);
-        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1"]);
-        gids(&tree, &device, &[("0", "ens1.100")]);
-        assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1.100"]);
+        upper(&tree, "ens2.100", "ens2");
+        assert_eq!(look_at(&tree).devices[0].netdevs, ["bond0", "bond0.100", "ens1"]);
     }
 
     #[test]
@@ -1407,8 +1157,7 @@ mod tests {
         let subfunction = format!("{function}/mlx5_core.sf.4");
         tree.directory(&subfunction);
         interface(&tree, &subfunction, "ens1s0", &[]);
-        let device = device(&tree, &subfunction, "mlx5_2", 2);
-        gids(&tree, &device, &[("0", "ens1s0"), ("1", "ens1")]);
+        device(&tree, &subfunction, "mlx5_2", 2);
         assert_eq!(look_at(&tree).devices[0].netdevs, ["ens1s0"]);
         // Its own has moved into a pod, where it is called that.
         tree.remove("/sys/class/net/ens1s0");
@@ -1427,10 +1176,6 @@ mod tests {
         upper(&tree, "bond0.100", "bond0");
         upper(&tree, "ens1.100", "ens1");
         let device = device(&tree, "/sys/devices/virtual", "rxe0", 0);
-        let names = ["ens1", "ens1.100", "bond0", "bond0.100", "ens2", "net1"];
-        for (index, name) in names.iter().enumerate() {
-            gids(&tree, &device, &[(&index.to_string(), name)]);
-        }
         for (parent, on) in [
             ("ens1", &["bond0", "bond0.100", "ens1", "ens1.100"][..]),
             ("bond0", &["bond0", "bond0.100", "ens1", "ens1.100"]),
@@ -1441,7 +1186,7 @@ mod tests {
             assert_eq!(look_at(&tree).devices[0].netdevs, on, "{parent}");
         }
         tree.remove(&format!("{device}/parent"));
-        assert_eq!(look_at(&tree).devices[0].netdevs.len(), names.len());
+        assert_eq!(look_at(&tree).devices[0].netdevs, [""; 0]);
     }
 
     #[test]
@@ -1492,16 +1237,6 @@ mod tests {
         let address = found.devices[0].pci_address.unwrap().to_string();
         assert_eq!(address, "0000:3b:00.0");
         assert_eq!(found.devices[0].netdevs, ["ens1s0"]);
-    }
-
-    #[test]
-    fn a_software_device_without_gids_names_its_parent() {
-        let tree = tree();
-        let device = device(&tree, "/sys/devices/virtual", "siw0", 0);
-        tree.attributes(&device, &[("parent", "eth0"), ("node_type", "4: RNIC")]);
-        let found = look_at(&tree);
-        assert_eq!(found.devices[0].netdevs, ["eth0"]);
-        assert_eq!(found.devices[0].transport, Some("iwarp"));
     }
 
     #[test]

@@ -11,9 +11,7 @@ use crate::discover::exclusion::Exclusion;
 use crate::discover::installation::{self, Installation, Tool};
 use crate::discover::nic::Nic;
 use crate::discover::node::OfferedNode;
-use crate::discover::onload::{
-    DriverNodes, is_shared_object, other_copy_reason, read_tools, serialize_tool_names,
-};
+use crate::discover::onload::{DriverNodes, exclude_copies, is_shared_object, read_tools};
 use crate::discover::probe::Probe;
 
 const LIBRARY: &str = "libonload_zf.so";
@@ -26,7 +24,6 @@ const TOOLS: [&str; 2] = ["zf_debug", "zf_stackdump"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TcpDirect {
-    #[serde(serialize_with = "serialize_tool_names")]
     pub tools: Vec<Tool>,
     #[serde(skip)]
     pub nodes: Vec<Arc<OfferedNode>>,
@@ -56,7 +53,8 @@ pub(crate) fn read(
         return None;
     }
     let content = content.unwrap_or_default();
-    let nodes = find_nodes(nodes, &installation, &content)
+    let nodes = check_control_plane(&installation, &content)
+        .and_then(|()| nodes.find_all(&["onload", "sfc_char"]))
         .map_err(|reason| probe.exclude(Exclusion::new(Class::Zf, "tcpdirect", reason)))
         .ok()?;
     let machine =
@@ -76,11 +74,8 @@ fn find(probe: &Probe<'_>, cdi: &CdiConfig, onload_dir: Option<&Path>) -> Option
     let chosen = copies.remove(
         copies.iter().position(|copy| Some(copy.library_dir.as_path()) == onload_dir).unwrap_or(0),
     );
-    let used = chosen.library_dir.join(LIBRARY);
-    for other in copies {
-        let path = other.library_dir.join(LIBRARY).display().to_string();
-        probe.exclude(Exclusion::new(Class::Zf, path, other_copy_reason(&used)));
-    }
+    let others = copies.iter().map(|copy| copy.library_dir.as_path());
+    exclude_copies(probe, Class::Zf, LIBRARY, Some(&chosen.library_dir), others);
     Some(chosen)
 }
 
@@ -96,11 +91,7 @@ fn is_tcpdirect_library(name: &str) -> bool {
     (name.starts_with("libonload_zf.") || name.starts_with("libefcp.")) && is_shared_object(name)
 }
 
-fn find_nodes(
-    nodes: &DriverNodes,
-    installation: &Installation,
-    content: &[u8],
-) -> Result<Vec<Arc<OfferedNode>>, String> {
+fn check_control_plane(installation: &Installation, content: &[u8]) -> Result<(), String> {
     let has = |name: &str| installation.libraries.iter().any(|library| library == name);
     let wants_control_plane = memchr::memmem::find(content, CONTROL_PLANE.as_bytes()).is_some();
     if wants_control_plane && !has(CONTROL_PLANE) {
@@ -109,7 +100,7 @@ fn find_nodes(
             "{LIBRARY} opens {CONTROL_PLANE}, which is not in {dir}; install the matching Onload"
         ));
     }
-    nodes.find_all(&["onload", "sfc_char"])
+    Ok(())
 }
 
 /// Returns the interfaces that TCPDirect does not support, and finally TCPDirect itself if it supports none.

@@ -25,7 +25,7 @@ fn matching_classes(matches: impl Fn(Class) -> bool) -> Vec<Class> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct UnreadEntry {
-    /// The path as the user sees it: the one that was read, or the parent directory that may not be searched.
+    /// The path as the user sees it.
     pub path: PathBuf,
     /// The classes that are undecided without it.
     pub kinds: BTreeSet<Class>,

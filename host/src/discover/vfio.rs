@@ -1,13 +1,12 @@
 //! PCI functions that a vfio driver holds for user space, by IOMMU group
 //! (`Documentation/driver-api/vfio.rst`).
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use onload_core::class::Class;
-use onload_core::config::DiscoverConfig;
+use onload_core::config::{CdiConfig, DiscoverConfig};
 use onload_core::expectation::ExpectedDevice;
 use onload_core::vf_config::OWN_GROUPS;
 use onload_sys::pci::PciAddress;
@@ -25,6 +24,8 @@ const GROUPS: &str = "/sys/kernel/iommu_groups";
 const CONTAINER: &str = "/dev/vfio/vfio";
 /// iommufd, which every user of a device's own node opens (Linux 6.6).
 const IOMMUFD: &str = "/dev/iommu";
+/// vhost-net and tun: DPDK's virtio-user needs both, its tap driver the second.
+const VHOST_NODES: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
 /// `name` of a group without an IOMMU (`vfio_noiommu_group_alloc`).
 const NOIOMMU_GROUP: &str = "vfio-noiommu";
 
@@ -76,11 +77,9 @@ pub(crate) fn read(
         probe,
         functions,
         config,
-        children: vfs_by_pf(functions),
         container: NumberedNode::find(probe, CONTAINER, Path::new("/sys/class/misc/vfio"))
             .map(OfferedNode::shared),
         iommufd: find_iommufd(probe),
-        iommufd_missing: Cell::new(false),
     };
     let mut devices = Vec::new();
     for (number, bound_functions) in by_group {
@@ -100,12 +99,6 @@ pub(crate) fn read(
                 }
             }
         }
-    }
-    if context.iommufd_missing.get() {
-        probe.warn(format!(
-            "{IOMMUFD} does not exist: vfio devices are offered by their group only; load the \
-             module iommufd to offer their own nodes too"
-        ));
     }
     warn_of_tokens(probe, functions, &devices);
     devices.sort_by_key(|device| device.pci_address);
@@ -242,20 +235,6 @@ fn is_nvidia_driver(driver: &str) -> bool {
     ["mlx4_core", "mlx5_core"].contains(&driver)
 }
 
-/// Returns the virtual functions of each physical function.
-fn vfs_by_pf(functions: &PciFunctions) -> BTreeMap<PciAddress, BTreeSet<PciAddress>> {
-    let mut children: BTreeMap<PciAddress, BTreeSet<PciAddress>> = BTreeMap::new();
-    for function in functions.iter() {
-        for child in function.virtual_functions.values() {
-            children.entry(function.address).or_default().insert(*child);
-        }
-        if let Some(parent) = function.physical_function {
-            children.entry(parent).or_default().insert(function.address);
-        }
-    }
-    children
-}
-
 /// Returns iommufd, if the kernel has it. Only devices with their own nodes need it.
 fn find_iommufd(probe: &Probe<'_>) -> Option<Arc<OfferedNode>> {
     probe.device_node(IOMMUFD)?;
@@ -269,11 +248,8 @@ struct VfioContext<'p, 'h> {
     probe: &'p Probe<'h>,
     functions: &'p PciFunctions,
     config: &'p DiscoverConfig,
-    children: BTreeMap<PciAddress, BTreeSet<PciAddress>>,
     container: Result<Arc<OfferedNode>, String>,
     iommufd: Option<Arc<OfferedNode>>,
-    /// Set if a device has its own node, which is useless without iommufd.
-    iommufd_missing: Cell<bool>,
 }
 
 struct IommuGroup {
@@ -311,9 +287,21 @@ impl VfioContext<'_, '_> {
         self.check_parents(bound_functions)?;
         let cdev_nodes = self.cdev_nodes(bound_functions);
         let offered = match self.group_nodes(group, bound_functions) {
-            Ok(nodes) => vec![self.group_device(group, bound_functions, nodes, cdev_nodes)],
+            Ok(mut nodes) => {
+                let iommufd = self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned();
+                nodes.extend(cdev_nodes.iter().cloned().chain(iommufd));
+                vec![VfioDevice { nodes, ..new_device(group, bound_functions, true) }]
+            }
+            // A kernel without group nodes (CONFIG_VFIO_GROUP is off) has one device per function.
             Err(reason) => {
-                self.function_devices(group, bound_functions, cdev_nodes).ok_or(reason)?
+                if cdev_nodes.is_empty() || self.probe.entry("/sys/class/vfio").is_some() {
+                    return Err(reason);
+                }
+                let devices = bound_functions.iter().zip(cdev_nodes).map(|(function, node)| {
+                    let nodes = [node].into_iter().chain(self.iommufd.clone()).collect();
+                    VfioDevice { nodes, ..new_device(group, &[function], true) }
+                });
+                devices.collect()
             }
         };
         if group.noiommu {
@@ -380,17 +368,19 @@ impl VfioContext<'_, '_> {
         if self.config.offer_pf_with_vfs {
             return Ok(());
         }
-        bound_functions
-            .iter()
-            .find_map(|function| Some((function, self.children.get(&function.address)?)))
-            .map_or(Ok(()), |(function, children)| {
-                Err(format!(
-                    "{} has {}, which its holder could change; set offer-pf-with-vfs = true in \
-                     [discover] to offer it anyway",
-                    function.address,
-                    format_count(children.len(), "virtual function", "virtual functions")
-                ))
-            })
+        match bound_functions.iter().find(|function| !function.virtual_functions.is_empty()) {
+            None => Ok(()),
+            Some(function) => Err(format!(
+                "{} has {}, which its holder could change; set offer-pf-with-vfs = true in \
+                 [discover] to offer it anyway",
+                function.address,
+                format_count(
+                    function.virtual_functions.len(),
+                    "virtual function",
+                    "virtual functions"
+                )
+            )),
+        }
     }
 
     /// Returns the functions' own nodes. Empty unless each function has one and iommufd exists.
@@ -404,7 +394,10 @@ impl VfioContext<'_, '_> {
             .collect::<Option<_>>()
             .unwrap_or_default();
         if !nodes.is_empty() && self.iommufd.is_none() {
-            self.iommufd_missing.set(true);
+            self.probe.warn(format!(
+                "{IOMMUFD} does not exist: vfio devices are offered by their group only; load the \
+                 module iommufd to offer their own nodes too"
+            ));
             return Vec::new();
         }
         nodes
@@ -445,37 +438,24 @@ impl VfioContext<'_, '_> {
         let node = OfferedNode::exclusive(node, expected.collect());
         Ok(vec![self.container.clone()?, node])
     }
+}
 
-    fn group_device(
-        &self,
-        group: &IommuGroup,
-        bound_functions: &[&PciFunction],
-        mut nodes: Vec<Arc<OfferedNode>>,
-        cdev_nodes: Vec<Arc<OfferedNode>>,
-    ) -> VfioDevice {
-        let iommufd: Vec<_> =
-            self.iommufd.iter().filter(|_| !cdev_nodes.is_empty()).cloned().collect();
-        nodes.extend(cdev_nodes.into_iter().chain(iommufd));
-        VfioDevice { nodes, ..new_device(group, bound_functions, true) }
-    }
-
-    /// Returns one device per function if the kernel has no group nodes (CONFIG_VFIO_GROUP is off), or else `None`.
-    fn function_devices(
-        &self,
-        group: &IommuGroup,
-        bound_functions: &[&PciFunction],
-        cdev_nodes: Vec<Arc<OfferedNode>>,
-    ) -> Option<Vec<VfioDevice>> {
-        let has_groups = self.probe.entry("/sys/class/vfio").is_some();
-        if has_groups || cdev_nodes.is_empty() {
+/// Reads the nodes for a virtual interface in addition to a vfio device, if the configuration adds them.
+pub(crate) fn read_vhost_net(probe: &Probe<'_>, cdi: &CdiConfig) -> Vec<Arc<OfferedNode>> {
+    let nodes = VHOST_NODES.iter().filter(|_| cdi.vhost_net).filter_map(|path| {
+        let name = path.rsplit('/').next()?;
+        let Some(ExpectedDevice::Driver(driver)) = ExpectedDevice::find_driver_node(name) else {
             return None;
-        }
-        let devices = bound_functions.iter().zip(cdev_nodes).map(|(function, node)| VfioDevice {
-            nodes: [node].into_iter().chain(self.iommufd.clone()).collect(),
-            ..new_device(group, &[function], true)
-        });
-        Some(devices.collect())
-    }
+        };
+        let node = NumberedNode::find_of_driver(probe, path, driver)?;
+        node.map_err(|reason| {
+            probe.warn(format!(
+                "[cdi] vhost-net is set, but vfio devices come without {path}: {reason}"
+            ));
+        })
+        .ok()
+    });
+    nodes.map(OfferedNode::shared).collect()
 }
 
 /// Creates a device. `bound_functions` is sorted and not empty.
@@ -885,5 +865,67 @@ mod tests {
         let found = look_at(&Tree::new());
         assert!(found.devices.is_empty());
         assert_eq!(found.warnings, [""; 0]);
+    }
+}
+
+#[cfg(test)]
+mod vhost_tests {
+    use super::*;
+    use crate::discover::test_tree::{AsHost, Tree};
+
+    fn read_on(tree: &Tree) -> (Vec<String>, Vec<String>) {
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        let cdi = CdiConfig { vhost_net: true, ..CdiConfig::default() };
+        let nodes = read_vhost_net(&probe, &cdi)
+            .into_iter()
+            .map(|offered| offered.node.path.clone())
+            .collect();
+        (nodes, probe.warnings())
+    }
+
+    #[test]
+    fn the_nodes_are_right_before_their_modules_are_loaded_and_afterwards() {
+        let tree = Tree::new();
+        tree.node("/dev/vhost-net", 10, 238).node("/dev/net/tun", 10, 200);
+        let wanted = (VHOST_NODES.map(str::to_owned).to_vec(), Vec::new());
+        assert_eq!(read_on(&tree), wanted);
+        tree.file("/sys/class/misc/vhost-net/dev", "10:238\n");
+        tree.file("/sys/class/misc/tun/dev", "10:200\n");
+        assert_eq!(read_on(&tree), wanted);
+    }
+
+    #[test]
+    fn nobody_looks_for_them_unless_the_operator_wants_them() {
+        let tree = Tree::new();
+        let host = tree.host();
+        let probe = Probe::new(&host);
+        assert_eq!(read_vhost_net(&probe, &CdiConfig::default()), []);
+        assert_eq!(probe.warnings(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_missing_or_is_another_device_is_left_out_with_the_reason() {
+        let refused = |tree: &Tree, reason: &str| {
+            let (nodes, warnings) = read_on(tree);
+            assert_eq!(nodes, ["/dev/net/tun"]);
+            let start = "[cdi] vhost-net is set, but vfio devices come without /dev/vhost-net: ";
+            assert_eq!(warnings, [format!("{start}{reason}")]);
+        };
+        let with_tun = || {
+            let tree = Tree::new();
+            tree.node("/dev/net/tun", 10, 200);
+            tree
+        };
+        refused(&with_tun(), "/dev/vhost-net does not exist; load its driver");
+        let tree = with_tun();
+        tree.node("/dev/vhost-net", 10, 241);
+        refused(&tree, "/dev/vhost-net is 10:241, but the device is 10:238; remove the stale node");
+        let tree = with_tun();
+        tree.block_node("/dev/vhost-net", 10, 238);
+        refused(&tree, "/dev/vhost-net is not a character device; remove it and reload its driver");
+        let tree = with_tun();
+        tree.file("/dev/vhost-net", "");
+        refused(&tree, "/dev/vhost-net is not a character device; remove it and reload its driver");
     }
 }

@@ -22,31 +22,24 @@ use crate::discover::exclusion::Exclusion;
 use crate::discover::taken_names::check_name;
 use crate::spec_name::SpecName;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct GeneratedBundles {
-    pub(super) devices: BTreeMap<DeviceName, Device>,
-    pub(super) not_offered: Vec<Exclusion>,
-}
-
+/// Returns the devices of bundles, and the bundles that are not offered.
 pub(super) fn generate_bundles(
     specs: &BTreeMap<SpecName, Spec>,
     config: &Config,
     drain: &DrainList,
-) -> GeneratedBundles {
-    let mut bundles = GeneratedBundles::default();
+) -> (BTreeMap<DeviceName, Device>, Vec<Exclusion>) {
+    let (mut devices, mut not_offered) = (BTreeMap::new(), Vec::new());
     if config.bundles.is_empty() {
-        return bundles;
+        return (devices, not_offered);
     }
     let sources = BundleSources::new(specs, drain);
     for (name, bundle) in &config.bundles {
         match sources.build_bundle(name, bundle) {
-            Ok((name, device)) => {
-                bundles.devices.insert(name, device);
-            }
-            Err(reason) => bundles.not_offered.push(Exclusion::new(Class::Bundle, name, reason)),
+            Ok((name, device)) => drop(devices.insert(name, device)),
+            Err(reason) => not_offered.push(Exclusion::new(Class::Bundle, name, reason)),
         }
     }
-    bundles
+    (devices, not_offered)
 }
 
 struct BundleSources<'d> {
@@ -189,11 +182,9 @@ mod tests {
 
     fn reasons(host: &str, text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();
-        generate_bundles(&specs(host, &config), &config, &DrainList::default())
-            .not_offered
-            .into_iter()
-            .map(|entry| format!("{}: {}", entry.name, entry.reason))
-            .collect()
+        let specs = specs(host, &config);
+        let (_, not_offered) = generate_bundles(&specs, &config, &DrainList::default());
+        not_offered.into_iter().map(|entry| format!("{}: {}", entry.name, entry.reason)).collect()
     }
 
     #[test]

@@ -31,6 +31,19 @@ const READ_ONLY_FILE: [&str; 4] = ["ro", "nosuid", "nodev", "bind"];
 /// Time limit for the hook in seconds; it needs milliseconds.
 const HOOK_TIMEOUT: i64 = 10;
 
+/// A device with its edits, without its variable.
+pub(super) type DeviceEdits = (DeviceName, ContainerEdits);
+
+/// The edits of a class before they become a specification.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClassEdits {
+    pub(super) common: ContainerEdits,
+    /// The devices, including `loopback` if the class has it.
+    pub(super) devices: Vec<DeviceEdits>,
+    /// Edits of the device `all` in addition to its members' variables. `None` if the class has no such device.
+    pub(super) all: Option<ContainerEdits>,
+}
+
 pub(super) struct EditBuilder<'c> {
     pub(super) config: &'c CdiConfig,
     leases: &'c LeasesConfig,

@@ -2,8 +2,7 @@
 
 use onload_cdi::{ContainerEdits, Mount};
 
-use super::class_edits::{ClassEdits, DeviceEdits};
-use super::edit_builder::{EditBuilder, path_text};
+use super::edit_builder::{ClassEdits, DeviceEdits, EditBuilder, path_text};
 use crate::devices::HostDevice;
 
 pub(super) fn class_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> ClassEdits {

@@ -2,18 +2,14 @@
 //! class. Bundles are built from these.
 
 mod bundle;
-mod class_edits;
 mod edit_builder;
 mod gpu;
 mod hugepages;
 mod installed_files;
-mod netdev;
+mod moving;
 mod nodes;
 mod onload;
-mod profile;
-mod rdma;
 mod variable;
-mod zf;
 
 use std::collections::BTreeMap;
 
@@ -22,7 +18,7 @@ use onload_cdi::{ContainerEdits, Device, DeviceName, Problem, Spec, minimum_vers
 use onload_core::class::Class;
 use onload_core::config::{CdiConfig, Config, Preload};
 use onload_core::hook_arguments::{HookArguments, TakeArgument};
-use onload_core::onload::{PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
+use onload_core::onload::PRELOAD_FILE;
 use onload_lease::drain::DrainList;
 
 use crate::devices::inventory::Inventory;
@@ -30,8 +26,7 @@ use crate::devices::{HostDevice, LOOPBACK};
 use crate::discover::exclusion::Exclusion;
 use crate::pools::NamedPool;
 use crate::spec_name::SpecName;
-use class_edits::ClassEdits;
-use edit_builder::{EditBuilder, new_device};
+use edit_builder::{ClassEdits, EditBuilder, new_device};
 use variable::DeviceVariables;
 pub use variable::parse_assignment;
 
@@ -81,7 +76,7 @@ pub fn generate(
         let spec = build_spec(class, common, devices)?;
         specs.insert(SpecName::devices(class), spec);
     }
-    let bundles = bundle::generate_bundles(&specs, config, &inventory.drain).devices;
+    let (bundles, _) = bundle::generate_bundles(&specs, config, &inventory.drain);
     if !bundles.is_empty() {
         let spec = build_spec(Class::Bundle, ContainerEdits::default(), bundles)?;
         specs.insert(SpecName::devices(Class::Bundle), spec);
@@ -94,7 +89,7 @@ pub fn bundle_exclusions(
     config: &Config,
     drain: &DrainList,
 ) -> Vec<Exclusion> {
-    bundle::generate_bundles(specs, config, drain).not_offered
+    bundle::generate_bundles(specs, config, drain).1
 }
 
 fn class_edits(
@@ -113,13 +108,13 @@ fn class_edits(
         Class::Nic | Class::NicPlain | Class::NicNodes => {
             onload::class_edits(class, inventory, &devices, builder)
         }
-        Class::Zf => zf::class_edits(inventory, &devices, builder),
-        Class::Profile => profile::class_edits(inventory, &devices, builder),
+        Class::Zf => onload::zf_class_edits(inventory, &devices, builder),
+        Class::Profile => onload::profile_class_edits(inventory, &devices, builder),
         Class::Rdma if inventory.is_rdma_exclusive() => {
-            rdma::moving_class_edits(inventory, &devices, builder)
+            moving::rdma_class_edits(inventory, &devices, builder)
         }
         Class::Hugepages => hugepages::class_edits(&devices, builder),
-        Class::Netdev => netdev::class_edits(&devices, pools, config, builder),
+        Class::Netdev => moving::netdev_class_edits(&devices, pools, config, builder),
         _ => nodes::class_edits(class, &devices, builder),
     };
     (!class_edits.devices.is_empty()).then_some(class_edits)
@@ -224,32 +219,10 @@ pub fn warnings(
              mounted; run \"mkdir {ONLOAD_SOCKET_DIR}\""
         ));
     }
-    warnings.extend(unselectable_warnings(specs, config));
     warnings
 }
 
 fn has_nodes(spec: &Spec) -> bool {
     !spec.container_edits.device_nodes.is_empty()
         || spec.devices.iter().any(|device| !device.container_edits.device_nodes.is_empty())
-}
-
-/// Returns warnings for interfaces that ZF_ATTR should name but cannot.
-fn unselectable_warnings(specs: &GeneratedSpecs, config: &CdiConfig) -> Vec<String> {
-    let Some(spec) = specs.get(&SpecName::devices(Class::Zf)).filter(|_| config.select_interface)
-    else {
-        return Vec::new();
-    };
-    let mut warnings = Vec::new();
-    for device in &spec.devices {
-        let env = &device.container_edits.env;
-        let name = &device.name;
-        if name != "all" && !env.iter().any(|entry| entry.starts_with(TCPDIRECT_ATTRIBUTES)) {
-            warnings.push(format!(
-                "[cdi] select-interface is set, but zf {name} comes without \
-                 {TCPDIRECT_ATTRIBUTES}: the name of its interface has a \";\", which ends an \
-                 attribute there; rename it"
-            ));
-        }
-    }
-    warnings
 }

@@ -7,8 +7,7 @@ use onload_cdi::{ContainerEdits, DeviceNode};
 use onload_core::class::Class;
 use onload_core::hook_arguments::HookArguments;
 
-use super::class_edits::ClassEdits;
-use super::edit_builder::{EditBuilder, nodes_only};
+use super::edit_builder::{ClassEdits, EditBuilder, nodes_only};
 use crate::devices::HostDevice;
 use crate::discover::node::OfferedNode;
 

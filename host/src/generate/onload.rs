@@ -1,4 +1,5 @@
-//! The classes nic, nic-plain and nic-nodes: Onload for each accelerated interface.
+//! The classes nic, nic-plain and nic-nodes: Onload for each accelerated interface; zf: TCPDirect for each interface that
+//! it supports; and profile: the settings of an installed Onload profile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +10,9 @@ use onload_core::config::Preload;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::{LIBRARY, ONLOAD_INTERFACES, PRELOAD_FILE, TCPDIRECT_ATTRIBUTES};
 
-use super::class_edits::{ClassEdits, DeviceEdits};
-use super::edit_builder::{EditBuilder, READ_WRITE, nodes_only, read_only};
+use super::edit_builder::{
+    ClassEdits, DeviceEdits, EditBuilder, READ_WRITE, nodes_only, read_only,
+};
 use super::installed_files::ONLOAD_SOCKET_DIR;
 use crate::devices::HostDevice;
 use crate::devices::inventory::Inventory;
@@ -34,8 +36,43 @@ pub(super) fn class_edits(
     }
 }
 
+pub(super) fn zf_class_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
+    let Some(tcpdirect) = &inventory.tcpdirect else {
+        return ClassEdits::default();
+    };
+    // TCPDirect also opens /dev/onload, for its control plane and shared memory.
+    let mut common = driver_node_edits(&tcpdirect.nodes, builder);
+    common.mounts = builder.library_mounts(&tcpdirect.installation, tcpdirect.machine);
+    common.mounts.extend(builder.tool_mounts(&tcpdirect.tools, "tcpdirect"));
+    common.mounts.extend(socket_mount(builder));
+    ClassEdits {
+        common,
+        devices: devices.iter().map(|nic| device_edits(nic, builder)).collect(),
+        all: Some(all_edits(devices, builder)),
+    }
+}
+
+pub(super) fn profile_class_edits(
+    inventory: &Inventory,
+    devices: &[&HostDevice],
+    builder: &EditBuilder<'_>,
+) -> ClassEdits {
+    let onload = inventory.usable_onload();
+    let entries = devices.iter().filter_map(|device| {
+        let profile = onload?.profiles.get(device.read?)?;
+        let settings = profile.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let edits = ContainerEdits { env: settings.collect(), ..builder.leasing_edits(&[device]) };
+        Some((device.name.clone(), edits))
+    });
+    ClassEdits { devices: entries.collect(), ..ClassEdits::default() }
+}
+
 /// Returns the edits of an interface: its lease and the variable that selects it. The rest is in the common edits.
-pub(super) fn device_edits(device: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
+fn device_edits(device: &HostDevice, builder: &EditBuilder<'_>) -> DeviceEdits {
     if device.is_loopback() {
         return (device.name.clone(), ContainerEdits::default());
     }
@@ -44,7 +81,7 @@ pub(super) fn device_edits(device: &HostDevice, builder: &EditBuilder<'_>) -> De
     (device.name.clone(), edits)
 }
 
-pub(super) fn all_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> ContainerEdits {
+fn all_edits(devices: &[&HostDevice], builder: &EditBuilder<'_>) -> ContainerEdits {
     let nics = devices.iter().filter(|device| !device.is_loopback());
     builder.leasing_edits(&nics.copied().collect::<Vec<_>>())
 }
@@ -68,10 +105,7 @@ fn selection_variable(device: &HostDevice, builder: &EditBuilder<'_>) -> Option<
 }
 
 /// Returns the nodes of Onload's drivers, which all devices of a class share, and the hook that checks them.
-pub(super) fn driver_node_edits(
-    nodes: &[Arc<OfferedNode>],
-    builder: &EditBuilder<'_>,
-) -> ContainerEdits {
+fn driver_node_edits(nodes: &[Arc<OfferedNode>], builder: &EditBuilder<'_>) -> ContainerEdits {
     let expectations = nodes.iter().flat_map(|node| builder.expectations(node));
     let device_nodes = nodes.iter().map(|node| builder.device_node(&node.node.path, READ_WRITE));
     ContainerEdits {
@@ -113,7 +147,7 @@ fn user_space_mounts(onload: &Onload, builder: &EditBuilder<'_>) -> Vec<Mount> {
 }
 
 /// Returns the mount of the directory with the socket of the controller for shared queues, for Onload and TCPDirect.
-pub(super) fn socket_mount(builder: &EditBuilder<'_>) -> Option<Mount> {
+fn socket_mount(builder: &EditBuilder<'_>) -> Option<Mount> {
     let is_mounted = builder.config.onload_socket && builder.installed.onload_socket;
     is_mounted.then(|| Mount {
         host_path: ONLOAD_SOCKET_DIR.to_owned(),

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use onload_cdi::oci::{HostNode, NodeKind};
@@ -18,20 +18,16 @@ use onload_lease::run_dir::set_mode;
 use onload_sys::fs::open::open_in_root;
 use onload_sys::fs::trust::{TrustError, TrustedOwners, TrustedTree};
 use onload_sys::mountinfo::each_line;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::netlink::features::{self, InterfaceFeatures};
 use crate::netlink::netns_links;
 use crate::netlink::rdma_ports::{self, RdmaPortInterfaces};
 use crate::spec_index::SpecIndex;
-
-mod entry;
-pub mod recording;
-
-pub use entry::EntryKind;
-use recording::RecordedPath;
 
 /// The kernel returns one page at most (`Documentation/filesystems/sysfs.rst`).
 pub(crate) const MAX_ATTRIBUTE_BYTES: u64 = 4096;
@@ -46,8 +42,6 @@ pub const NETWORK_TABLE: &str = "network.table";
 const FEATURES_TABLE: &str = "interfaces.table";
 /// The file with the interface of each RDMA port of a captured host, as read by netlink.
 const RDMA_TABLE: &str = "rdma.table";
-/// Limit for symbolic links in one path (include/linux/namei.h, MAXSYMLINKS).
-const MAX_LINKS: usize = 40;
 /// Mode of created directories.
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -70,15 +64,31 @@ pub struct Host {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadAccess {
-    Read,
-    Listed,
-    /// A directory that was to be listed does not exist.
-    NoDirectory,
+pub enum EntryKind {
+    Directory,
+    File {
+        executable: bool,
+    },
+    /// A device node, socket or pipe.
+    Other,
 }
 
-/// Called for each access, with the path for messages.
-pub type ReadObserver = fn(&Path, ReadAccess);
+/// The result of reading a path, for a capture. Absent paths are not recorded, since they are absent in the captured
+/// tree too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedPath {
+    /// The kind of the target when links are followed. `None` if only the link itself was read.
+    pub entry: Option<EntryKind>,
+    /// The content of a text. Empty if the kernel had no value.
+    pub content: Option<Vec<u8>>,
+    /// Whether it was opened as a program or library, whose content is not kept.
+    pub opened: bool,
+    pub names: Vec<String>,
+    pub node: Option<HostNode>,
+}
+
+/// Called for each file or directory that is read, with the path for messages.
+pub type ReadObserver = fn(&Path);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirListing {
@@ -188,9 +198,9 @@ impl Host {
         self.observer = Some(observer);
     }
 
-    fn notify(&self, path: &Path, access: ReadAccess) {
+    fn notify(&self, path: &Path) {
         if let Some(observer) = self.observer {
-            observer(&self.outside_path(path), access);
+            observer(&self.outside_path(path));
         }
     }
 
@@ -219,15 +229,13 @@ impl Host {
 
     /// Returns the features of interfaces, with the same rules as [`Host::network`]. Unknown features are left out.
     pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
-        let (text, parse) = (features::to_text, features::parse);
-        let interface_features = self.kernel_table(FEATURES_TABLE, features::read, text, parse)?;
-        Ok(interface_features.unwrap_or_default())
+        let table = self.kernel_table(FEATURES_TABLE, features::read, to_json, from_json)?;
+        Ok(table.unwrap_or_default())
     }
 
     /// Returns the interfaces of RDMA ports, with the same rules as [`Host::network`].
     pub(crate) fn rdma_port_interfaces(&self) -> Result<Option<RdmaPortInterfaces>, HostError> {
-        let (text, parse) = (rdma_ports::to_text, rdma_ports::parse);
-        self.kernel_table(RDMA_TABLE, rdma_ports::read, text, parse)
+        self.kernel_table(RDMA_TABLE, rdma_ports::read, to_json, from_json)
     }
 
     /// Reads data by netlink, or from a captured host's file.
@@ -304,7 +312,7 @@ impl Host {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
-        self.notify(path, ReadAccess::Read);
+        self.notify(path);
         let mut bytes = Vec::new();
         let read = file.take(limit + 1).read_to_end(&mut bytes);
         if read.as_ref().err().is_none_or(has_no_value) {
@@ -329,7 +337,7 @@ impl Host {
         let Some(file) = self.open_file(path)? else {
             return Ok(None);
         };
-        self.notify(path, ReadAccess::Read);
+        self.notify(path);
         let mut content = Vec::new();
         let read = each_line(file, &mut |line| {
             if is_wanted(line) {
@@ -369,7 +377,7 @@ impl Host {
     pub fn file(&self, path: &Path) -> Result<Option<File>, HostError> {
         let file = self.open_file(path)?;
         if file.is_some() {
-            self.notify(path, ReadAccess::Read);
+            self.notify(path);
             self.record(path, |recorded| recorded.opened = true);
         }
         Ok(file)
@@ -383,9 +391,9 @@ impl Host {
     /// Lists a directory. The listing is empty if the directory does not exist.
     pub fn list(&self, path: &Path) -> Result<DirListing, HostError> {
         let Some(directory) = self.directory(path)? else {
-            self.notify(path, ReadAccess::NoDirectory);
             return Ok(DirListing::default());
         };
+        self.notify(path);
         let mut listing = DirListing::default();
         let entries =
             rustix::fs::Dir::new(directory).map_err(|error| self.read_error(path, error))?;
@@ -405,7 +413,6 @@ impl Host {
         }
         listing.names.sort();
         listing.not_text.sort();
-        self.notify(path, ReadAccess::Listed);
         self.record(path, |recorded| {
             recorded.entry = Some(EntryKind::Directory);
             recorded.names.clone_from(&listing.names);
@@ -487,15 +494,14 @@ impl Host {
         let Some(descriptor) = self.open_at(path, PATH_ONLY)? else {
             return Ok(None);
         };
-        let inside =
-            self.descriptor_path(&descriptor).map_err(|error| self.read_error(path, error))?;
+        let inside = self.path_inside(&descriptor).map_err(|error| self.read_error(path, error))?;
         if self.recording.is_some() {
             self.record_entry(path, self.kind_of(path, &descriptor)?);
         }
         Ok(Some(inside))
     }
 
-    fn descriptor_path(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
+    fn path_inside(&self, descriptor: &OwnedFd) -> Result<PathBuf, Errno> {
         let link_target = |fd: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let target = rustix::fs::readlink(link, Vec::new())?;
@@ -535,44 +541,6 @@ impl Host {
         })
     }
 
-    /// Replaces the path of an error by the unsearchable directory that caused it.
-    pub(crate) fn with_cause_path(&self, error: HostError) -> HostError {
-        let HostError::Read { path, source } = &error else {
-            return error;
-        };
-        if source.kind() != std::io::ErrorKind::PermissionDenied {
-            return error;
-        }
-        let below = path.strip_prefix(&self.root).unwrap_or(path);
-        match self.find_unsearchable(Path::new("/").join(below)) {
-            Some(cause) => self.read_error(&cause, Errno::ACCESS),
-            None => error,
-        }
-    }
-
-    /// Returns the directory on a path that may not be searched, or the directory that it leads to. `None` if it leads
-    /// to another file.
-    fn find_unsearchable(&self, mut path: PathBuf) -> Option<PathBuf> {
-        for _ in 0..MAX_LINKS {
-            let (ancestor, directory) = path.ancestors().find_map(|ancestor| {
-                let descriptor = self.open_at(ancestor, PATH_ONLY).ok()??;
-                Some((ancestor.to_owned(), self.descriptor_path(&descriptor).ok()?))
-            })?;
-            let below = path.strip_prefix(&ancestor).ok()?.to_owned();
-            let mut rest = below.components();
-            let Some(next) = rest.next() else {
-                let is_directory = self.entry(&directory).ok()? == Some(EntryKind::Directory);
-                return is_directory.then_some(directory);
-            };
-            let next = directory.join(next);
-            match self.link(&next) {
-                Ok(Some(target)) => path = directory.join(target).join(rest.as_path()),
-                _ => return Some(directory),
-            }
-        }
-        None
-    }
-
     pub fn table_names(&self, directory: &Path) -> impl Iterator<Item = String> {
         self.table
             .keys()
@@ -584,10 +552,8 @@ impl Host {
         let Some(descriptor) = self.open_at(path, PATH_ONLY)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::fstat(&descriptor).map_err(|error| self.read_error(path, error))?;
-        let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
-        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
-        Ok(Some(UNIX_EPOCH + Duration::new(seconds, nanoseconds)))
+        let modified = File::from(descriptor).metadata().and_then(|metadata| metadata.modified());
+        modified.map(Some).map_err(|error| self.read_error(path, error))
     }
 
     /// Returns a device node, without following a link in its place. `None` if there is none.
@@ -606,8 +572,7 @@ impl Host {
         let Some(descriptor) = self.open_at(path, PATH_ONLY | OFlags::NOFOLLOW)? else {
             return Ok(None);
         };
-        let stat = rustix::fs::statat(&descriptor, "", AtFlags::EMPTY_PATH)
-            .map_err(|error| self.read_error(path, error))?;
+        let stat = rustix::fs::fstat(&descriptor).map_err(|error| self.read_error(path, error))?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => NodeKind::Char,
             FileType::BlockDevice => NodeKind::Block,
@@ -647,6 +612,14 @@ impl Host {
         let path = self.outside_path(path);
         HostError::Other(anyhow!("reading {}: longer than {limit} bytes", path.display()))
     }
+}
+
+fn to_json<T: Serialize>(table: &T) -> String {
+    serde_json::to_string_pretty(table).unwrap_or_default() + "\n"
+}
+
+fn from_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_str(text)
 }
 
 /// Returns the path relative to the root: joining an absolute path would discard the root.
@@ -777,23 +750,19 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_each_file_and_directory_that_is_read() {
         thread_local! {
-            static REPORTED: RefCell<Vec<(PathBuf, ReadAccess)>> = const { RefCell::new(Vec::new()) };
+            static REPORTED: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
         }
         let (_keep, root) = tree();
         let mut host = Host::open(&root).unwrap();
         let speed = Path::new("/sys/class/net/eth0/speed");
         host.attribute(speed).unwrap();
-        host.watch(|path, access| REPORTED.with_borrow_mut(|t| t.push((path.to_owned(), access))));
+        host.watch(|path| REPORTED.with_borrow_mut(|reported| reported.push(path.to_owned())));
         host.list(Path::new("/sys/class/net")).unwrap();
         host.attribute(speed).unwrap();
         host.attribute(Path::new("/sys/nothing")).unwrap();
         host.list(Path::new("/sys/nothing")).unwrap();
         host.entry(speed).unwrap();
-        let expected = [
-            (root.join("sys/class/net"), ReadAccess::Listed),
-            (root.join("sys/class/net/eth0/speed"), ReadAccess::Read),
-            (root.join("sys/nothing"), ReadAccess::NoDirectory),
-        ];
+        let expected = [root.join("sys/class/net"), root.join("sys/class/net/eth0/speed")];
         assert_eq!(REPORTED.take(), expected);
     }
 

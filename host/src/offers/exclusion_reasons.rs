@@ -16,7 +16,6 @@ const TCPDIRECT: &str = "tcpdirect";
 pub(super) struct ExclusionReasons<'i> {
     inventory: &'i Inventory,
     reasons: BTreeMap<(Class, &'i str), Vec<&'i str>>,
-    aliases: BTreeMap<(Class, PciAddress), &'i str>,
 }
 
 impl<'i> ExclusionReasons<'i> {
@@ -28,10 +27,7 @@ impl<'i> ExclusionReasons<'i> {
                 reasons.entry(key).or_default().push(&exclusion.reason);
             }
         }
-        let aliases = inventory.with_drained().flat_map(|device| {
-            device.aliases.iter().map(|alias| ((device.class, *alias), device.name.as_str()))
-        });
-        ExclusionReasons { inventory, reasons, aliases: aliases.collect() }
+        ExclusionReasons { inventory, reasons }
     }
 
     /// Returns the reason with its remedy. `None` if discovery does not see the device.
@@ -78,8 +74,13 @@ impl<'i> ExclusionReasons<'i> {
     }
 
     fn find_by_alias(&self, class: Class, name: &str) -> Option<String> {
-        let device_name = self.aliases.get(&(class, name.parse().ok()?))?;
-        Some(format!("it is in the IOMMU group of {device_name}, and offered with it; {GENERATE}"))
+        let alias: PciAddress = name.parse().ok()?;
+        let mut devices = self.inventory.with_drained();
+        let device = devices.find(|one| one.class == class && one.aliases.contains(&alias))?;
+        Some(format!(
+            "it is in the IOMMU group of {}, and offered with it; {GENERATE}",
+            device.name
+        ))
     }
 
     fn find_unread(&self, class: Class) -> Option<String> {

@@ -21,10 +21,6 @@ const GROUP_NAMES: [&str; 2] = ["all", ANY];
 pub(super) struct SpecDevices<'r> {
     registry: &'r Registry,
     devices: BTreeMap<Class, BTreeMap<&'r str, ResolvedDevice<'r>>>,
-    /// Devices that are in two files, with these files.
-    conflicts: BTreeMap<(Class, &'r str), Vec<String>>,
-    /// The node expectations in the common edits of each file.
-    common: BTreeMap<&'r Path, Vec<Expectation>>,
 }
 
 impl<'r> SpecDevices<'r> {
@@ -32,7 +28,6 @@ impl<'r> SpecDevices<'r> {
         let classes = Class::ALL.map(|class| (class.cdi_kind(), class));
         let classes = BTreeMap::from(classes);
         let mut devices: BTreeMap<Class, BTreeMap<&str, ResolvedDevice<'_>>> = BTreeMap::new();
-        let mut common = BTreeMap::new();
         for resolved in registry.devices() {
             let name = resolved.name.device.as_str();
             let class = classes.get(resolved.name.kind.as_str());
@@ -40,16 +35,8 @@ impl<'r> SpecDevices<'r> {
                 continue;
             };
             devices.entry(*class).or_default().insert(name, resolved);
-            common
-                .entry(resolved.path)
-                .or_insert_with(|| expectations(&resolved.spec.container_edits));
         }
-        let conflicts = registry.conflicts().iter().filter_map(|conflict| {
-            let class = classes.get(conflict.name.kind.as_str())?;
-            let paths = conflict.paths.iter().map(|path| path.display().to_string());
-            Some(((*class, conflict.name.device.as_str()), paths.collect()))
-        });
-        SpecDevices { registry, devices, conflicts: conflicts.collect(), common }
+        SpecDevices { registry, devices }
     }
 
     pub(super) fn names(&self, class: Class) -> impl Iterator<Item = &'r str> {
@@ -68,7 +55,7 @@ impl<'r> SpecDevices<'r> {
             return Vec::new();
         };
         let mut expected = expectations(&resolved.device.container_edits);
-        expected.extend(self.common.get(resolved.path).into_iter().flatten().cloned());
+        expected.extend(expectations(&resolved.spec.container_edits));
         expected
     }
 
@@ -77,10 +64,16 @@ impl<'r> SpecDevices<'r> {
         if self.has_device(class, name) {
             return None;
         }
-        if let Some(paths) = self.conflicts.get(&(class, name)) {
+        let kind = class.cdi_kind();
+        let conflict = self.registry.conflicts().iter().find(|conflict| {
+            conflict.name.kind.as_str() == kind && conflict.name.device.as_str() == name
+        });
+        if let Some(conflict) = conflict {
+            let paths: Vec<String> =
+                conflict.paths.iter().map(|path| path.display().to_string()).collect();
             return Some(format!(
                 "it is in {}, so engines reject it; remove it from all but one",
-                ShortList(paths)
+                ShortList(&paths)
             ));
         }
         if let Some((path, error)) = self.find_broken(class) {
@@ -90,7 +83,6 @@ impl<'r> SpecDevices<'r> {
                 ErrorChain(error)
             ));
         }
-        let kind = class.cdi_kind();
         Some(if self.devices.contains_key(&class) {
             format!("no specification has {kind}={name}; {GENERATE}")
         } else {

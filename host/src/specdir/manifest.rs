@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use onload_cdi::{Spec, from_json, from_yaml};
 use onload_core::class::Class;
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
@@ -32,6 +33,13 @@ impl SpecFormat {
         match self {
             SpecFormat::Json => "json",
             SpecFormat::Yaml => "yaml",
+        }
+    }
+
+    pub(super) fn parse(self, bytes: &[u8]) -> Option<Spec> {
+        match self {
+            SpecFormat::Json => from_json(bytes).ok(),
+            SpecFormat::Yaml => from_yaml(bytes).ok(),
         }
     }
 

@@ -3,7 +3,6 @@
 mod directory;
 mod manifest;
 mod plan;
-mod read;
 mod renumbered;
 mod writer;
 

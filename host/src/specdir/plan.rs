@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use onload_core::class::Class;
 
 use super::manifest::{FileHashes, Manifest, SpecFormat, sha256};
-use super::read::loses_devices;
 use crate::spec_name::SpecName;
 
 #[derive(Clone, Debug)]
@@ -141,6 +140,22 @@ fn held_classes(
         }
     }
     held
+}
+
+/// Returns whether the old file has a device that the new one lacks. Without a new file, all are lacking. An old file
+/// that is not a specification has no devices.
+fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &[u8])>) -> bool {
+    let names = |(format, bytes): (SpecFormat, &[u8])| -> BTreeSet<String> {
+        format
+            .parse(bytes)
+            .map(|spec| spec.devices)
+            .into_iter()
+            .flatten()
+            .map(|device| device.name.to_string())
+            .collect()
+    };
+    let new_names = new.map(names).unwrap_or_default();
+    !names(old).is_subset(&new_names)
 }
 
 fn files_out_of_scope(known: &Manifest, scope: &[Class]) -> BTreeMap<String, FileHashes> {

@@ -7,7 +7,6 @@ use onload_core::expectation::Expectation;
 use onload_sys::device_number::DeviceNumber;
 
 use super::manifest::SpecFormat;
-use super::read::read;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RenumberedNode {
@@ -18,8 +17,8 @@ pub struct RenumberedNode {
 
 /// Returns the nodes whose numbers have changed, sorted. `None` if anything else differs.
 pub fn find_renumbered(format: SpecFormat, old: &[u8], new: &[u8]) -> Option<Vec<RenumberedNode>> {
-    let (old, before) = strip_numbers(read(format, old)?);
-    let (new, now) = strip_numbers(read(format, new)?);
+    let (old, before) = strip_numbers(format.parse(old)?);
+    let (new, now) = strip_numbers(format.parse(new)?);
     if old != new {
         return None;
     }

@@ -4,7 +4,6 @@
 
 mod directories;
 mod link;
-mod namespaces;
 mod uevent;
 mod watcher;
 

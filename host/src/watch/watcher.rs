@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::netlink;
 
 use super::directories::DirectoryWatches;
-use super::{link, namespaces, uevent};
+use super::{link, uevent};
 use crate::host::Host;
 use crate::spec_index::SpecIndex;
 
@@ -137,7 +137,6 @@ impl Watcher {
             watcher.uevents = watcher.ok_or_record("hearing of devices", uevents);
             let links = NetlinkListener::open(None, link::GROUP);
             watcher.links = watcher.ok_or_record("hearing of interfaces", links);
-            watcher.missing_sources.extend(namespaces::missing_events_reason());
         }
         Ok(watcher)
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use onload_host::drift::{DriftInput, find_drift};
+use onload_host::drift::find_drift;
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
 use onload_lease::drain::DRAIN_PATH;
@@ -54,14 +54,14 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
             return Ok(vec![Finding::unknown(reason, recheck).with_path(OUTPUT_DIR)]);
         }
     };
-    let result = find_drift(DriftInput {
-        existing: &existing,
-        manifest: manifest.as_ref(),
-        inventory: context.inventory,
-        pools: context.pools,
-        config: context.config,
-        installed: InstalledFiles::read(context.host, context.config)?,
-    });
+    let result = find_drift(
+        &existing,
+        manifest.as_ref(),
+        context.inventory,
+        context.pools,
+        context.config,
+        InstalledFiles::read(context.host, context.config)?,
+    );
     let drift = match result {
         Ok(drift) => drift,
         Err(error) => {

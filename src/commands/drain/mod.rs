@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use onload_core::config::Config;
 use onload_core::timestamp;
-use onload_host::drift::{Drift, DriftInput, find_drift};
+use onload_host::drift::{Drift, find_drift};
 use onload_host::generate::InstalledFiles;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
@@ -246,14 +246,14 @@ fn rewrite_specs(host: &Host, config: &Config, printer: &mut Printer) -> Result<
     // If none were written, there is nothing to withdraw.
     let Some(manifest) = manifest else { return Ok(()) };
     let (inventory, pools) = discover_host(host, config, printer);
-    let Drift { plan, .. } = find_drift(DriftInput {
-        existing: &directory.read_files()?,
-        manifest: Some(&manifest),
-        inventory: &inventory,
-        pools: &pools,
+    let Drift { plan, .. } = find_drift(
+        &directory.read_files()?,
+        Some(&manifest),
+        &inventory,
+        &pools,
         config,
-        installed: InstalledFiles::read(host, config)?,
-    })?;
+        InstalledFiles::read(host, config)?,
+    )?;
     directory.apply(&plan)?;
     report(&plan, &path, printer);
     for name in plan.left_files().chain(plan.undecided_files()) {
