@@ -38,14 +38,15 @@ use onload_core::class::Class;
 use serde::Serialize;
 
 pub use cgroup::ContainerEngine;
+use cgroup::ContainerGroup;
 use container_reader::ContainerReader;
 use facts::ContainerFacts;
-use groups::{ContainerGroup, group_processes};
+use groups::group_processes;
 pub use input::{
     Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, ProgramLookup, RunExamination,
     StatusInput,
 };
-use names::ContainerNames;
+use names::{ContainerConfig, ContainerNames};
 pub use network::read_network;
 pub(crate) use onload::OTHER_BUILD_EFFECT;
 pub use onload::RESTART_REMEDY;
@@ -156,16 +157,12 @@ pub struct ContainerGrants {
 /// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
 /// process is looked into.
 pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
-    let dirs = ContainerDirs::read(host);
-    let (groups, _) = group_processes(host, &dirs, &[])?;
-    let mut names = ContainerNames::new(host, dirs);
     let mut grantees = Vec::new();
-    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
-        let Some(config) = names.read_config(group.engine, &group.id) else { continue };
+    for (group, name, config) in read_root_containers(host, |_| true)? {
+        let config = config.unwrap_or_default();
         let variables = config.process.env.iter().map(String::as_str);
         let devices = parse_grants(variables, Evidence::Configuration);
         if !devices.is_empty() {
-            let name = names.find(group.engine, &group.id, None, Some(&config));
             grantees.push(ContainerGrants {
                 container: name.unwrap_or_else(|| group.id.clone()),
                 engine: group.engine,
@@ -183,20 +180,27 @@ pub fn find_names(
     host: &Host,
     ids: &BTreeSet<&str>,
 ) -> Result<BTreeMap<String, String>, HostError> {
+    let containers = read_root_containers(host, |id| ids.contains(id))?.into_iter();
+    Ok(containers.filter_map(|(group, name, _)| Some((group.id, name?))).collect())
+}
+
+type RootContainer = (ContainerGroup, Option<String>, Option<ContainerConfig>);
+
+/// Returns root's running containers with these IDs, with the name and configuration of each.
+fn read_root_containers(
+    host: &Host,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<RootContainer>, HostError> {
     let dirs = ContainerDirs::read(host);
     let (groups, _) = group_processes(host, &dirs, &[])?;
     let mut names = ContainerNames::new(host, dirs);
-    let mut found = BTreeMap::new();
-    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
-        if !ids.contains(group.id.as_str()) {
-            continue;
-        }
+    let mut containers = Vec::new();
+    for group in groups.into_iter().filter(|group| group.is_of_root() && is_wanted(&group.id)) {
         let config = names.read_config(group.engine, &group.id);
-        if let Some(name) = names.find(group.engine, &group.id, None, config.as_ref()) {
-            found.insert(group.id, name);
-        }
+        let name = names.find(group.engine, &group.id, None, config.as_ref());
+        containers.push((group, name, config));
     }
-    Ok(found)
+    Ok(containers)
 }
 
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {
