@@ -3,29 +3,14 @@
 
 use onload_sys::text::is_lower_hex;
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
 
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    IntoStaticStr,
-    Serialize,
-    Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "lowercase")]
 pub enum ContainerEngine {
     Docker,
     Podman,
     Containerd,
     #[serde(rename = "cri-o")]
-    #[strum(serialize = "cri-o")]
     Crio,
     #[default]
     Unknown,
@@ -33,40 +18,35 @@ pub enum ContainerEngine {
 
 impl ContainerEngine {
     pub fn as_str(self) -> &'static str {
-        self.into()
+        match self {
+            ContainerEngine::Docker => "docker",
+            ContainerEngine::Podman => "podman",
+            ContainerEngine::Containerd => "containerd",
+            ContainerEngine::Crio => "cri-o",
+            ContainerEngine::Unknown => "unknown",
+        }
     }
 }
 
-/// The processes of a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ContainerGroup {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CgroupContainer {
+    /// The path of the cgroup that has the name. It is necessary to identify a container, because
+    /// users choose the names below their own slice.
+    pub(super) path: String,
     pub(super) engine: ContainerEngine,
     pub(super) id: String,
     pub(super) user: Option<u32>,
-    /// Its identity: the path of its cgroup, since users choose the names below their own slice, or its id if it was found
-    /// by its namespace.
-    pub(super) key: String,
-    /// Whether its cgroup names it, or a lease does. Sandboxes of programs have no own cgroup.
-    pub(super) is_named: bool,
-    pub(super) pids: Vec<u32>,
-}
-
-impl ContainerGroup {
-    /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
-    pub(super) fn is_of_root(&self) -> bool {
-        self.is_named && self.user.is_none()
-    }
 }
 
 /// Digits of an id that engines make.
 const ID: usize = 64;
 
-/// Returns the container in a process's `cgroup`, without its processes, or `None` for a process of the host. `is_task` returns whether
+/// Returns the container in a process's `cgroup`, or `None` for a process of the host. `is_task` returns whether
 /// containerd has a task with that id in that namespace, which distinguishes user-chosen ids from other cgroups.
 pub(super) fn parse_container(
     table: &[u8],
     is_task: &dyn Fn(&str, &str) -> bool,
-) -> Option<ContainerGroup> {
+) -> Option<CgroupContainer> {
     let text = String::from_utf8_lossy(table);
     let mut paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.find_map(|path| parse_path(path, is_task))
@@ -81,7 +61,7 @@ pub(super) fn last_part(table: &[u8]) -> Option<String> {
     path.rsplit('/').next().map(str::to_owned)
 }
 
-fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<ContainerGroup> {
+fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<CgroupContainer> {
     let parts: Vec<&str> = path.split('/').collect();
     let mut containers = parts.iter().enumerate().filter_map(|(index, part)| {
         let before = parts.get(..index).unwrap_or_default();
@@ -94,8 +74,7 @@ fn parse_path(path: &str, is_task: &dyn Fn(&str, &str) -> bool) -> Option<Contai
         let user = part.strip_prefix("user-")?.strip_suffix(".slice")?;
         user.parse().ok()
     });
-    let key = parts.get(..=index)?.join("/");
-    Some(ContainerGroup { engine, id, user, key, is_named: true, pids: Vec::new() })
+    Some(CgroupContainer { path: parts.get(..=index)?.join("/"), engine, id, user })
 }
 
 fn parse_part(
@@ -133,7 +112,7 @@ fn parse_part(
     Some((engine, part.to_owned()))
 }
 
-fn is_id(text: &str) -> bool {
+pub(super) fn is_id(text: &str) -> bool {
     text.len() == ID && is_lower_hex(text)
 }
 
@@ -188,7 +167,7 @@ mod tests {
         let path = format!("/docker/{other}/docker/{A}");
         assert_eq!(found(&path), Some((ContainerEngine::Docker, None)));
         let named = parse_container(format!("0::{path}/x\n").as_bytes(), &|_, _| false).unwrap();
-        assert_eq!((named.key, named.id.as_str()), (path, A));
+        assert_eq!((named.path, named.id.as_str()), (path, A));
     }
 
     #[test]
@@ -215,6 +194,6 @@ mod tests {
         let table = format!("12:pids:/docker/{A}\n1:name=systemd:/docker/{A}\n0::/\n");
         let named = parse_container(table.as_bytes(), &|_, _| false).unwrap();
         assert_eq!(named.engine, ContainerEngine::Docker);
-        assert_eq!(named.key, format!("/docker/{A}"));
+        assert_eq!(named.path, format!("/docker/{A}"));
     }
 }

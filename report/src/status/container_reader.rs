@@ -9,10 +9,11 @@ use onload_engines::container_dirs::ContainerDirs;
 use onload_host::devices;
 use onload_host::host::HostError;
 use onload_lease::run_dir::RUN_DIR;
+use onload_sys::text::quote_for_shell;
 
-use super::cgroup::{self, ContainerEngine, ContainerGroup};
+use super::cgroup::{self, ContainerEngine};
 use super::facts::{self, ContainerFacts, PreloadEnvironment, ProgramLinkage, ProgramStart};
-use super::groups::container_leases;
+use super::groups::{ContainerGroup, container_leases};
 use super::input::{ExaminationDepth, ExaminedContainer, RunExamination, StatusInput};
 use super::kernel_sockets::KernelSocketReader;
 use super::names::{ContainerConfig, ContainerNames};
@@ -198,6 +199,7 @@ impl<'l> ContainerReader<'l> {
             Some(true) => self.input.inventory.attached.clone(),
             _ => facts.own_accelerated().map(|interface| interface.name.clone()).collect(),
         };
+        facts.channel_commands = self.channel_commands(facts);
         if facts.has_node(rdma::NODES) {
             facts.rdma = self.read_rdma_libraries(facts);
         }
@@ -217,11 +219,12 @@ impl<'l> ContainerReader<'l> {
     /// Decides what only all of them together tell.
     pub(super) fn decide_shared_causes(&self, all: &mut [ContainerFacts]) -> Result<(), HostError> {
         self.kernel_sockets.assign_logged_causes(all);
-        if all.iter().any(ContainerFacts::lacks_free_stack) {
-            let users = list_stack_users(self.input.host)?;
-            for facts in all.iter_mut().filter(|facts| facts.lacks_free_stack()) {
-                facts.stack_users.clone_from(&users);
+        let mut users = None;
+        for facts in all.iter_mut().filter(|facts| facts.lacks_free_stack()) {
+            if users.is_none() {
+                users = Some(list_stack_users(self.input.host)?);
             }
+            facts.stack_users = users.clone().unwrap_or_default();
         }
         Ok(())
     }
@@ -253,9 +256,28 @@ impl<'l> ContainerReader<'l> {
             return None;
         }
         let labels = self.names.labels(*engine, id);
-        let runtime = self.names.runtime(*engine, id);
+        let runtime = self.names.runtime(*engine, id, config);
         let bundle = self.names.bundle_dir(*engine, id)?;
-        unanswered_verdict(config, &labels, runtime.as_deref(), &bundle)
+        unanswered_verdict(config, &labels, runtime.as_deref(), *engine, &bundle)
+    }
+
+    /// Returns one command per interface, since ethtool accepts only one.
+    fn channel_commands(&self, facts: &ContainerFacts) -> Vec<String> {
+        let show = |name: &String| format!("ethtool -l {}", quote_for_shell(name));
+        if facts.has_host_network == Some(true) {
+            return facts.accelerated.iter().map(show).collect();
+        }
+        let pid = facts.processes.first().map_or(0, |process| process.pid);
+        let mut commands = BTreeSet::new();
+        for interface in facts.own_accelerated() {
+            if interface.is_physical {
+                commands.insert(format!("nsenter --target {pid} --net {}", show(&interface.name)));
+            }
+            let lower =
+                interface.ports.iter().filter_map(|port| self.accelerators.host_ports.get(port));
+            commands.extend(lower.map(show));
+        }
+        commands.into_iter().collect()
     }
 
     /// By what its programs use the RDMA devices whose nodes it has.
@@ -275,7 +297,11 @@ impl<'l> ContainerReader<'l> {
             .filter(|node| node.path.starts_with(rdma::NODES))
             .map(|node| node.path.clone())
             .collect();
-        rdma::judge_libraries(host, first.pid, path.as_deref(), &nodes)
+        let library_use = rdma::judge_libraries(host, first.pid, path.as_deref(), &nodes);
+        if facts.group.user.is_some() {
+            return library_use;
+        }
+        rdma::prefer_recorded(library_use, host, &facts.group.id, &facts.processes)
     }
 
     fn start(&self, facts: &ContainerFacts, config: Option<&ContainerConfig>) -> ProgramStart {
@@ -293,11 +319,14 @@ impl<'l> ContainerReader<'l> {
     /// Returns the program that should have the library: the first one, unless it is static and starts others (`docker
     /// run --init`).
     fn preload_start(&self, processes: &[ContainerProcess]) -> ProgramStart {
-        let starts: Vec<ProgramStart> =
-            processes.iter().map(|process| self.start_of(process)).collect();
-        let first = starts.first().copied().unwrap_or_default();
-        let linked = starts.iter().find(|start| start.program != ProgramLinkage::Static);
-        let start = linked.copied().unwrap_or(first);
+        let mut starts = processes.iter().map(|process| self.start_of(process));
+        let first = starts.next().unwrap_or_default();
+        if first.program != ProgramLinkage::Static {
+            return first;
+        }
+        let Some(start) = starts.find(|start| start.program != ProgramLinkage::Static) else {
+            return first;
+        };
         let has_our_variables = first.has_our_variables || start.has_our_variables;
         ProgramStart { has_our_variables, ..start }
     }

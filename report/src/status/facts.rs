@@ -2,19 +2,19 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_core::class::Class;
 use onload_host::host::Host;
 use onload_sys::elf::parse_interpreter;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::ContainerGroup;
 use super::container_view::{self, ContainerView};
+use super::groups::ContainerGroup;
 use super::kernel_log::{self, StackError};
 use super::names::ContainerConfig;
 use super::network::{ContainerInterface, any_known};
-use super::process::{self, ContainerProcess, LibraryMapping};
+use super::process::{self, ContainerProcess, LibraryMapping, MemlockLimit};
 use super::rdma::LibraryUse;
 use super::requests::Grant;
 use super::stack_users::StackUser;
@@ -29,24 +29,6 @@ const TABLE: u64 = 1024 * 1024;
 const ENVIRONMENT: u64 = 1024 * 1024;
 const VARIABLE: &str = "ONLOAD_CTK_NIC_";
 const VFIO_CONTAINER: &str = "/dev/vfio/vfio";
-/// The directories of nodes, with the names that are ours, and those before a number.
-const NODES: [(&str, &[&str], &[&str]); 3] = [
-    ("/dev", &["onload", "onload_epoll", "sfc_char"], &["ptp", "pps"]),
-    ("/dev/infiniband", &["rdma_cm"], &["uverbs", "umad", "issm"]),
-    ("/dev/vfio", &["vfio"], &["", "noiommu-"]),
-];
-/// The classes of these devices in sysfs.
-const CLASSES: [&str; 9] = [
-    "onload",
-    "onload_epoll",
-    "sfc_char",
-    "ptp",
-    "pps",
-    "misc",
-    "infiniband_verbs",
-    "infiniband_mad",
-    "vfio",
-];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ContainerFacts {
@@ -66,6 +48,8 @@ pub(super) struct ContainerFacts {
     pub(super) interfaces: Option<Vec<ContainerInterface>>,
     /// The names of the accelerated interfaces that it has or, in the host's network, that the host has.
     pub(super) accelerated: Vec<String>,
+    /// Commands that show the channels of the interfaces through which Onload sends.
+    pub(super) channel_commands: Vec<String>,
     pub(super) kernel_socket_programs: Vec<KernelSocketProgram>,
     /// The holders of this host's stacks, if a program of this container got none because none was free.
     #[serde(skip)]
@@ -94,8 +78,8 @@ pub(super) struct KernelSocketProgram {
     pub(super) has_stack: bool,
     pub(super) is_accelerated: bool,
     pub(super) cause: KernelSocketCause,
-    /// A line of the kernel's log that may be of it, and is the cause then.
-    pub(super) logged: Option<kernel_log::StackFailure>,
+    /// A line of the kernel's log that may be of it, and the cause if it is.
+    pub(super) logged: Option<(kernel_log::StackFailure, KernelSocketCause)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,45 +166,66 @@ pub(super) enum PreloadEnvironment {
     Unknown,
 }
 
+/// The path of a device in a container, and the sysfs file with its number.
+fn number_path(path: &str) -> Option<PathBuf> {
+    let name = path.strip_prefix("/dev/")?;
+    let class = match name.split_once('/') {
+        None => match name {
+            "onload" | "onload_epoll" | "sfc_char" => name,
+            _ if name.starts_with("ptp") => "ptp",
+            _ => "pps",
+        },
+        Some(("infiniband", "rdma_cm")) => "misc",
+        Some(("infiniband", name)) if name.starts_with("uverbs") => "infiniband_verbs",
+        Some(("infiniband", _)) => "infiniband_mad",
+        Some(("vfio", "vfio")) => "misc",
+        Some(("vfio", _)) => "vfio",
+        Some(_) => return None,
+    };
+    let entry = name.rsplit('/').next()?;
+    Some(Path::new("/sys/class").join(class).join(entry).join("dev"))
+}
+
 fn is_numbered(name: &str, prefix: &str) -> bool {
     let number = name.strip_prefix(prefix);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn read_nodes(host: &Host, view: &ContainerView<'_>) -> Vec<NodeFact> {
-    let mut nodes = Vec::new();
-    for (directory, names, prefixes) in NODES {
-        for name in view.list_names(Path::new(directory), MAX_NAMES) {
-            let is_ours = names.contains(&name.as_str())
-                || prefixes.iter().any(|prefix| is_numbered(&name, prefix));
-            let path = format!("{directory}/{name}");
-            if is_ours
-                && let Some(was) = view.node_number(Path::new(&path))
-                && let Some(state) = node_state(host, &name, was)
-            {
-                nodes.push(NodeFact { path, state });
-            }
-        }
-    }
-    nodes
+    let list_paths = |directory: &str, is_ours: &dyn Fn(&str) -> bool| -> Vec<String> {
+        view.list_names(Path::new(directory), MAX_NAMES)
+            .into_iter()
+            .filter(|name| is_ours(name))
+            .map(|name| format!("{directory}/{name}"))
+            .collect()
+    };
+    let mut paths = list_paths("/dev", &|name| {
+        ["onload", "onload_epoll", "sfc_char"].contains(&name)
+            || is_numbered(name, "ptp")
+            || is_numbered(name, "pps")
+    });
+    paths.extend(list_paths("/dev/infiniband", &|name| {
+        name == "rdma_cm"
+            || ["uverbs", "umad", "issm"].into_iter().any(|prefix| is_numbered(name, prefix))
+    }));
+    paths.extend(list_paths("/dev/vfio", &|name| {
+        name == "vfio" || is_numbered(name, "") || is_numbered(name, "noiommu-")
+    }));
+    let facts = paths.into_iter().filter_map(|path| {
+        let was = view.node_number(Path::new(&path))?;
+        let state = node_state(host, &path, was)?;
+        Some(NodeFact { path, state })
+    });
+    facts.collect()
 }
 
 /// `None` if it cannot be read.
-fn node_state(host: &Host, name: &str, was: (u32, u32)) -> Option<NodeState> {
-    for class in CLASSES {
-        let number = Path::new("/sys/class").join(class).join(name).join("dev");
-        if let Some(text) = host.attribute(&number).ok()? {
-            let (major, minor) = text.split_once(':')?;
-            let now = (major.parse().ok()?, minor.parse().ok()?);
-            let is_same = now == was;
-            return Some(if is_same {
-                NodeState::Good
-            } else {
-                NodeState::Renumbered { was, now }
-            });
-        }
-    }
-    Some(NodeState::Gone)
+fn node_state(host: &Host, path: &str, was: (u32, u32)) -> Option<NodeState> {
+    let text = host.attribute(&number_path(path)?).ok()?;
+    let Some(text) = text else { return Some(NodeState::Gone) };
+    let (major, minor) = text.split_once(':')?;
+    let now = (major.parse().ok()?, minor.parse().ok()?);
+    Some(if now == was { NodeState::Good } else { NodeState::Renumbered { was, now } })
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -437,7 +442,7 @@ impl ContainerFacts {
     }
 
     /// The smallest limit of the processes that have a device open that pins memory, or else that of the first process.
-    pub(super) fn memlock(&self) -> Option<u64> {
+    pub(super) fn memlock(&self) -> Option<MemlockLimit> {
         let pins = |process: &&ContainerProcess| {
             let mut open = process.open.iter().flatten();
             open.any(|path| {

@@ -2,14 +2,57 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use onload_engines::container_dirs::{ContainerDirs, list};
 use onload_host::host::{Host, HostError};
 use onload_lease::{Holder, LeaseEntry};
+use serde::{Deserialize, Serialize};
 
-use super::cgroup::{self, ContainerGroup};
+use super::cgroup::{self, ContainerEngine};
 use super::process;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ContainerGroup {
+    pub(super) engine: ContainerEngine,
+    pub(super) id: String,
+    pub(super) user: Option<u32>,
+    /// Its identity: the path of its cgroup, or its id if it was found by its namespace.
+    pub(super) key: String,
+    /// Whether its cgroup names it, or a lease does. Sandboxes of programs have no own cgroup.
+    pub(super) is_named: bool,
+    pub(super) pids: Vec<u32>,
+}
+
+impl ContainerGroup {
+    /// Whether root's engines made it, or root leased a device to it: others may make as many as they like.
+    pub(super) fn is_of_root(&self) -> bool {
+        self.is_named && self.user.is_none()
+    }
+}
+
+/// The tasks of containerd, of which people choose the ids where no cluster does (`ctr run`).
+struct ContainerdTasks<'h> {
+    host: &'h Host,
+    /// The directories of tasks, each named after a namespace.
+    directories: Vec<PathBuf>,
+}
+
+impl<'h> ContainerdTasks<'h> {
+    fn new(host: &'h Host, dirs: &ContainerDirs) -> Self {
+        // Unreadable data is unknown.
+        let list = |path: &Path| list(host, path).unwrap_or_default();
+        ContainerdTasks { host, directories: dirs.list_tasks(list) }
+    }
+
+    /// Whether a namespace has a task of that id. Both are parts of a cgroup's path, and neither is a path itself.
+    fn has_task(&self, namespace: &str, id: &str) -> bool {
+        self.directories
+            .iter()
+            .filter(|directory| directory.file_name() == Some(OsStr::new(namespace)))
+            .any(|directory| matches!(self.host.entry(&directory.join(id)), Ok(Some(_))))
+    }
+}
 
 /// With how many are unknown.
 pub(super) fn group_processes(
@@ -28,37 +71,43 @@ pub(super) fn group_processes(
             leased.entry(namespace).or_insert(id);
         }
     }
-    // The tasks of containerd, whose ids people choose where no cluster does (`ctr run`). Unreadable data is unknown.
-    let tasks = dirs.list_tasks(|path| list(host, path).unwrap_or_default());
-    // Both are parts of a cgroup's path, and neither is a path itself.
-    let is_task = |namespace: &str, id: &str| {
-        tasks
-            .iter()
-            .filter(|directory| directory.file_name() == Some(OsStr::new(namespace)))
-            .any(|directory| matches!(host.entry(&directory.join(id)), Ok(Some(_))))
-    };
+    let tasks = ContainerdTasks::new(host, dirs);
     let (mut groups, mut unseen) = (BTreeMap::<String, ContainerGroup>::new(), 0);
     for pid in pids {
         let Some(table) = process::read_cgroup(host, pid) else { continue };
-        let group = match cgroup::parse_container(&table, &is_task) {
-            Some(group) => group,
-            None => match (process::namespace_link(host, pid, "pid"), &host_namespace) {
-                (Some(namespace), Some(host_namespace)) if namespace != *host_namespace => {
-                    let lease = holders.get(&pid).or(leased.get(&namespace).copied());
-                    // No path of a cgroup is called as an id is.
-                    let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
-                    let (key, is_named) = (id.clone(), lease.is_some());
-                    ContainerGroup { id, key, is_named, ..ContainerGroup::default() }
-                }
-                // It may have ended since it was listed.
-                (None, _) | (_, None) if process::read_cgroup(host, pid).is_some() => {
-                    unseen += 1;
-                    continue;
-                }
-                _ => continue,
-            },
-        };
-        groups.entry(group.key.clone()).or_insert(group).pids.push(pid);
+        if let Some(container) =
+            cgroup::parse_container(&table, &|namespace, id| tasks.has_task(namespace, id))
+        {
+            let group = groups.entry(container.path.clone()).or_insert_with(|| ContainerGroup {
+                engine: container.engine,
+                key: container.path,
+                id: container.id,
+                user: container.user,
+                is_named: true,
+                pids: Vec::new(),
+            });
+            group.pids.push(pid);
+            continue;
+        }
+        match (process::namespace_link(host, pid, "pid"), &host_namespace) {
+            (Some(namespace), Some(host_namespace)) if namespace != *host_namespace => {
+                let lease = holders.get(&pid).or(leased.get(&namespace).copied());
+                // No path of a cgroup is called as an id is.
+                let id = lease.cloned().unwrap_or_else(|| namespace_id(&namespace));
+                let group = groups.entry(id.clone()).or_insert_with(|| ContainerGroup {
+                    engine: ContainerEngine::Unknown,
+                    key: id.clone(),
+                    id,
+                    user: None,
+                    is_named: lease.is_some(),
+                    pids: Vec::new(),
+                });
+                group.pids.push(pid);
+            }
+            // It may have ended since it was listed.
+            (None, _) | (_, None) if process::read_cgroup(host, pid).is_some() => unseen += 1,
+            _ => {}
+        }
     }
     Ok((groups.into_values().collect(), unseen))
 }

@@ -12,6 +12,7 @@ use super::facts::{
     start_environment,
 };
 use super::kernel_log::{StackError, StackFailure, StackLog, read_log};
+use super::link_judge::PortId;
 use super::names::ContainerConfig;
 use super::network::{AcceleratedInterfaces, ContainerInterface};
 use super::process::{ContainerProcess, LibraryMapping, find_column, parse_column, proc_dir};
@@ -129,12 +130,14 @@ impl<'l> KernelSocketReader<'l> {
         let lines: BTreeSet<StackFailure> = all
             .iter()
             .flat_map(|facts| &facts.kernel_socket_programs)
-            .filter_map(|program| program.logged.clone())
+            .filter_map(|program| Some(program.logged.as_ref()?.0.clone()))
             .filter(|line| self.is_decided(line, &programs))
             .collect();
         for program in all.iter_mut().flat_map(|facts| &mut facts.kernel_socket_programs) {
-            if let Some(line) = program.logged.take().filter(|line| lines.contains(line)) {
-                program.cause = KernelSocketCause::Failed(line.error);
+            if let Some((line, cause)) = program.logged.take()
+                && lines.contains(&line)
+            {
+                program.cause = cause;
             }
         }
     }
@@ -175,7 +178,7 @@ impl<'l> KernelSocketReader<'l> {
         process: &ContainerProcess,
         variables: &[u8],
         network: (&[ContainerInterface], bool),
-    ) -> (KernelSocketCause, Option<StackFailure>) {
+    ) -> (KernelSocketCause, Option<(StackFailure, KernelSocketCause)>) {
         let value = find_variable(variables, "EF_DONT_ACCELERATE").unwrap_or_default();
         if !value.is_empty() && value != b"0" {
             return (KernelSocketCause::Forbidden, None);
@@ -190,12 +193,24 @@ impl<'l> KernelSocketReader<'l> {
             return (KernelSocketCause::SharedStack { name, owner }, None);
         }
         let file = self.program_file(process);
-        let mut lines = self.log().failures.iter().rev();
-        let logged = lines.find(|line| line.matches_process(process, file.as_deref())).cloned();
-        match find_excluding_list(variables, network) {
-            // A list explains only that no interface was found.
-            Some(cause) => (cause, logged.filter(|line| line.error != StackError::NoInterface)),
-            None => (self.cause_without_log(process, variables), logged),
+        let failure =
+            self.log().failures.iter().rfind(|line| line.matches_process(process, file.as_deref()));
+        match (failure, allowed_interfaces(variables, network)) {
+            (Some(line), AllowedInterfaces::Nothing(cause))
+                if line.error != StackError::NoInterface =>
+            {
+                (cause, Some((line.clone(), KernelSocketCause::Failed(line.error))))
+            }
+            (_, AllowedInterfaces::Nothing(cause)) => (cause, None),
+            (failure, allowed) => {
+                let logged = failure.map(|line| match (line.error, allowed) {
+                    (StackError::NoInterface, AllowedInterfaces::NotKnown(cause)) => {
+                        (line.clone(), cause)
+                    }
+                    (error, _) => (line.clone(), KernelSocketCause::Failed(error)),
+                });
+                (self.cause_without_log(process, variables), logged)
+            }
         }
     }
 
@@ -248,34 +263,58 @@ fn is_for_onload(
     }
 }
 
-/// Returns the list in a program's variables that leaves it no accelerated interface (`oo_get_listed_hwports` of Onload).
-/// With the interfaces comes whether these are all of their names: then any other is that of none.
-fn find_excluding_list(
+/// The accelerated interfaces that the lists in a program's variables allow.
+enum AllowedInterfaces {
+    Something,
+    Nothing(KernelSocketCause),
+    /// Names that are not known may be other names of these.
+    NotKnown(KernelSocketCause),
+}
+
+/// Onload takes from a list the ports that its names lead to (`oo_get_listed_hwports`), and uses those of the one list and not
+/// of the other. With the interfaces comes whether these are all of their names: then any other is that of none.
+fn allowed_interfaces(
     variables: &[u8],
     (interfaces, are_all_names): (&[ContainerInterface], bool),
-) -> Option<KernelSocketCause> {
-    // An interface that could not be judged may be accelerated.
-    let usable: Vec<&ContainerInterface> =
-        interfaces.iter().filter(|interface| interface.is_accelerated != Some(false)).collect();
-    for (variable, is_allow_list) in
-        [("EF_INTERFACE_WHITELIST", true), ("EF_INTERFACE_BLACKLIST", false)]
+) -> AllowedInterfaces {
+    let list = |name: &'static str| {
+        let text = String::from_utf8_lossy(find_variable(variables, name)?).into_owned();
+        (!text.trim().is_empty()).then_some((name, text))
+    };
+    let mut allowed: BTreeSet<PortId> =
+        interfaces.iter().flat_map(|interface| interface.ports.iter().copied()).collect();
+    if allowed.is_empty() {
+        return AllowedInterfaces::Something;
+    }
+    let mut is_known = interfaces.iter().all(|interface| interface.is_accelerated.is_some());
+    for (list, is_allow_list) in
+        [(list("EF_INTERFACE_WHITELIST"), true), (list("EF_INTERFACE_BLACKLIST"), false)]
     {
-        let text = String::from_utf8_lossy(find_variable(variables, variable).unwrap_or_default());
-        let names: Vec<&str> = text.split_ascii_whitespace().collect();
-        let listed = usable.iter().filter(|interface| names.iter().any(|n| interface.has_name(n)));
-        let is_excluding = match (is_allow_list, listed.count()) {
-            (true, 0) => {
-                are_all_names || names.iter().all(|n| interfaces.iter().any(|i| i.has_name(n)))
+        let Some((variable, text)) = list else { continue };
+        let (mut ports, mut are_known) = (BTreeSet::<PortId>::new(), true);
+        for name in text.split_ascii_whitespace() {
+            match interfaces.iter().find(|interface| interface.has_name(name)) {
+                Some(interface) => {
+                    are_known &= interface.is_accelerated.is_some();
+                    ports.extend(&interface.ports);
+                }
+                None => are_known &= are_all_names,
             }
-            (true, _) => false,
-            (false, count) => count == usable.len(),
-        };
-        if is_excluding && !names.is_empty() && !usable.is_empty() {
-            let value = text.chars().take(MAX_SHOWN).collect();
-            return Some(KernelSocketCause::Interfaces { variable: variable.to_owned(), value });
+        }
+        allowed.retain(|port| ports.contains(port) == is_allow_list);
+        let value = text.chars().take(MAX_SHOWN).collect();
+        let cause = KernelSocketCause::Interfaces { variable: variable.to_owned(), value };
+        // Names that are not known may leave more by the one list, and less by the other.
+        match (allowed.is_empty(), are_known) {
+            (true, _) if is_known && (are_known || !is_allow_list) => {
+                return AllowedInterfaces::Nothing(cause);
+            }
+            (true, _) => return AllowedInterfaces::NotKnown(cause),
+            (false, false) if !is_allow_list => return AllowedInterfaces::NotKnown(cause),
+            (false, _) => is_known &= are_known,
         }
     }
-    None
+    AllowedInterfaces::Something
 }
 
 /// Returns those of these sockets that are of the kernel's TCP and UDP, in the network of a process, each with its local address

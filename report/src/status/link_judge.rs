@@ -13,30 +13,51 @@ const L2: u16 = 0;
 const IEEE_802_1Q: u16 = 0x8100;
 const BONDS: [u16; 2] = [1, 4];
 
-/// Whether Onload accelerates an interface, and the interfaces below it that its packets pass (`encap` of Onload's control
+/// An interface of a device: whether it is the host's, and its number there or in the container's network.
+pub(super) type PortId = (bool, u32);
+
+/// The interfaces below an accelerated interface that its packets pass (`encap` and `hwports` of Onload's control
 /// plane).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LowerPath {
+    by_vlan: bool,
+    by_bond: bool,
+    pub(super) ports: BTreeSet<PortId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Acceleration {
     No,
     Unknown,
-    Yes { by_vlan: bool, by_bond: bool },
+    Yes(LowerPath),
 }
 
 impl Acceleration {
-    /// Of an interface that is on no other.
-    pub(super) fn from_known(is_accelerated: Option<bool>) -> Acceleration {
+    /// Of one that sends by these ports, if it is accelerated.
+    pub(super) fn from_known(
+        is_accelerated: Option<bool>,
+        ports: BTreeSet<PortId>,
+    ) -> Acceleration {
         match is_accelerated {
-            Some(true) => Acceleration::Yes { by_vlan: false, by_bond: false },
+            Some(true) => Acceleration::Yes(LowerPath { ports, ..LowerPath::default() }),
             Some(false) => Acceleration::No,
             None => Acceleration::Unknown,
         }
     }
 
-    pub(super) fn is_accelerated(self) -> Option<bool> {
+    pub(super) fn is_accelerated(&self) -> Option<bool> {
         match self {
             Acceleration::No => Some(false),
             Acceleration::Unknown => None,
-            Acceleration::Yes { .. } => Some(true),
+            Acceleration::Yes(_) => Some(true),
+        }
+    }
+
+    /// None unless it is accelerated.
+    pub(super) fn ports(self) -> BTreeSet<PortId> {
+        match self {
+            Acceleration::Yes(path) => path.ports,
+            Acceleration::No | Acceleration::Unknown => BTreeSet::new(),
         }
     }
 }
@@ -76,13 +97,13 @@ struct LinkJudge<'n> {
 impl LinkJudge<'_> {
     fn judge(&mut self, depth: usize, link: &Link) -> Acceleration {
         if let Some(acceleration) = self.results.get(&link.index) {
-            return *acceleration;
+            return acceleration.clone();
         }
         let Some(depth) = depth.checked_sub(1) else { return Acceleration::Unknown };
         // In a list that was read while it changed, one may be below itself.
         self.results.insert(link.index, Acceleration::Unknown);
         let acceleration = self.judge_first(depth, link);
-        self.results.insert(link.index, acceleration);
+        self.results.insert(link.index, acceleration.clone());
         acceleration
     }
 
@@ -105,9 +126,9 @@ impl LinkJudge<'_> {
                     None => (self.base)(link),
                 };
                 match acceleration {
-                    Acceleration::Yes { by_vlan: true, .. } if is_vlan => Acceleration::No,
-                    Acceleration::Yes { by_vlan, by_bond } => {
-                        Acceleration::Yes { by_vlan: is_vlan || by_vlan, by_bond }
+                    Acceleration::Yes(path) if is_vlan && path.by_vlan => Acceleration::No,
+                    Acceleration::Yes(path) => {
+                        Acceleration::Yes(LowerPath { by_vlan: is_vlan || path.by_vlan, ..path })
                     }
                     other => other,
                 }
@@ -120,26 +141,29 @@ impl LinkJudge<'_> {
 /// A bond whose members are these: Onload accelerates a team or bond only if it has all its members
 /// (`team_get_hwports`, `cp_bond_slave_set_hwports`).
 fn judge_bond(members: impl Iterator<Item = Acceleration>) -> Acceleration {
-    let (mut has_member, mut is_known) = (false, true);
+    let (mut ports, mut is_known) = (BTreeSet::new(), true);
     for member in members {
         match member {
-            Acceleration::Yes { by_vlan: false, by_bond: false } => has_member = true,
-            Acceleration::Yes { .. } | Acceleration::No => return Acceleration::No,
+            Acceleration::No => return Acceleration::No,
+            Acceleration::Yes(path) if path.by_vlan || path.by_bond => return Acceleration::No,
+            Acceleration::Yes(path) => ports.extend(path.ports),
             Acceleration::Unknown => is_known = false,
         }
     }
-    match (is_known, has_member) {
+    match (is_known, ports.is_empty()) {
         (false, _) => Acceleration::Unknown,
-        (true, false) => Acceleration::No,
-        (true, true) => Acceleration::Yes { by_vlan: false, by_bond: true },
+        (true, true) => Acceleration::No,
+        (true, false) => {
+            Acceleration::Yes(LowerPath { by_bond: true, ports, ..LowerPath::default() })
+        }
     }
 }
 
-/// Judges the host's interfaces, of which Onload has those of these numbers.
-pub(super) fn judge_host_links(
+/// The host's interfaces that Onload has, of these numbers, with those on them and the bonds of them.
+pub(super) fn with_uppers(
     numbers: &BTreeSet<u32>,
     links: &[usage::NetworkLink],
-) -> BTreeMap<u32, Acceleration> {
+) -> BTreeMap<u32, LowerPath> {
     let links: Vec<Link> = links
         .iter()
         .map(|link| Link {
@@ -151,12 +175,21 @@ pub(super) fn judge_host_links(
             ..Link::default()
         })
         .collect();
-    let base = |link: &Link| Acceleration::from_known(Some(numbers.contains(&link.index)));
-    let mut accelerations = judge_links(&links, &base);
+    let ports = |number| BTreeSet::from([(true, number)]);
+    let base = |link: &Link| {
+        Acceleration::from_known(Some(numbers.contains(&link.index)), ports(link.index))
+    };
+    let mut paths = BTreeMap::new();
     for number in numbers {
-        accelerations.insert(*number, Acceleration::from_known(Some(true)));
+        let ports = ports(*number);
+        paths.insert(*number, LowerPath { ports, ..LowerPath::default() });
     }
-    accelerations
+    for (number, acceleration) in judge_links(&links, &base) {
+        if let Acceleration::Yes(path) = acceleration {
+            paths.insert(number, path);
+        }
+    }
+    paths
 }
 
 #[cfg(test)]
@@ -175,19 +208,21 @@ mod tests {
         links.extend((100..400).map(|index| link(index, "macvlan", Some(1), Some(2))));
         links.extend((400..700).map(|index| link(index, "macvlan", Some(2), None)));
         let asked = Cell::new(0);
-        let judged = judge_links(&links, &|_| {
+        let judged = judge_links(&links, &|link| {
             asked.set(asked.get() + 1);
-            Acceleration::from_known(Some(true))
+            Acceleration::from_known(Some(true), [(false, link.index)].into())
         });
         assert_eq!((judged.len(), asked.get()), (links.len(), 1));
-        assert_eq!(judged.get(&699), Some(&Acceleration::Yes { by_vlan: false, by_bond: true }));
+        let last = judged.get(&699).cloned().unwrap();
+        assert_eq!(last.is_accelerated(), Some(true));
+        assert_eq!(last.ports(), [(false, 1)].into());
     }
 
     #[test]
     fn of_interfaces_that_are_on_each_other_nothing_is_known() {
         let links = [link(1, "macvlan", Some(2), None), link(2, "macvlan", Some(1), None)];
         let judged = judge_links(&links, &|_| Acceleration::No);
-        let known: Vec<_> = judged.values().map(|judged| judged.is_accelerated()).collect();
+        let known: Vec<_> = judged.values().map(Acceleration::is_accelerated).collect();
         assert_eq!(known, [None, None]);
     }
 }

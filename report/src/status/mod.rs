@@ -38,15 +38,14 @@ use onload_core::class::Class;
 use serde::Serialize;
 
 pub use cgroup::ContainerEngine;
-use cgroup::ContainerGroup;
 use container_reader::ContainerReader;
 use facts::ContainerFacts;
-use groups::group_processes;
+use groups::{ContainerGroup, group_processes};
 pub use input::{
     Examination, ExaminationDepth, ExaminedContainer, NetworkLookup, ProgramLookup, RunExamination,
     StatusInput,
 };
-use names::{ContainerConfig, ContainerNames};
+use names::ContainerNames;
 pub use network::read_network;
 pub(crate) use onload::OTHER_BUILD_EFFECT;
 pub use onload::RESTART_REMEDY;
@@ -157,12 +156,16 @@ pub struct ContainerGrants {
 /// As their configurations say, so that those are among them that leave no node and no lease, such as huge pages. No
 /// process is looked into.
 pub fn list_grants(host: &Host) -> Result<Vec<ContainerGrants>, HostError> {
+    let dirs = ContainerDirs::read(host);
+    let (groups, _) = group_processes(host, &dirs, &[])?;
+    let mut names = ContainerNames::new(host, dirs);
     let mut grantees = Vec::new();
-    for (group, name, config) in read_root_containers(host, |_| true)? {
-        let config = config.unwrap_or_default();
+    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
+        let Some(config) = names.read_config(group.engine, &group.id) else { continue };
         let variables = config.process.env.iter().map(String::as_str);
         let devices = parse_grants(variables, Evidence::Configuration);
         if !devices.is_empty() {
+            let name = names.find(group.engine, &group.id, None, Some(&config));
             grantees.push(ContainerGrants {
                 container: name.unwrap_or_else(|| group.id.clone()),
                 engine: group.engine,
@@ -180,27 +183,20 @@ pub fn find_names(
     host: &Host,
     ids: &BTreeSet<&str>,
 ) -> Result<BTreeMap<String, String>, HostError> {
-    let containers = read_root_containers(host, |id| ids.contains(id))?.into_iter();
-    Ok(containers.filter_map(|(group, name, _)| Some((group.id, name?))).collect())
-}
-
-type RootContainer = (ContainerGroup, Option<String>, Option<ContainerConfig>);
-
-/// Returns root's running containers with these IDs, with the name and configuration of each.
-fn read_root_containers(
-    host: &Host,
-    is_wanted: impl Fn(&str) -> bool,
-) -> Result<Vec<RootContainer>, HostError> {
     let dirs = ContainerDirs::read(host);
     let (groups, _) = group_processes(host, &dirs, &[])?;
     let mut names = ContainerNames::new(host, dirs);
-    let mut containers = Vec::new();
-    for group in groups.into_iter().filter(|group| group.is_of_root() && is_wanted(&group.id)) {
+    let mut found = BTreeMap::new();
+    for group in groups.into_iter().filter(ContainerGroup::is_of_root) {
+        if !ids.contains(group.id.as_str()) {
+            continue;
+        }
         let config = names.read_config(group.engine, &group.id);
-        let name = names.find(group.engine, &group.id, None, config.as_ref());
-        containers.push((group, name, config));
+        if let Some(name) = names.find(group.engine, &group.id, None, config.as_ref()) {
+            found.insert(group.id, name);
+        }
     }
-    Ok(containers)
+    Ok(found)
 }
 
 fn container_status(facts: ContainerFacts, host: HostFacts) -> ContainerStatus {

@@ -14,7 +14,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cgroup::ContainerEngine;
+use super::cgroup::{ContainerEngine, is_id};
 
 /// Bytes of a file that are read; podman has all containers of a user in one.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
@@ -102,17 +102,41 @@ impl<'h> ContainerNames<'h> {
         labels.unwrap_or_default()
     }
 
-    /// Returns the runtime of a docker container. The files of other engines do not contain its name.
-    pub(super) fn runtime(&self, engine: ContainerEngine, id: &str) -> Option<String> {
-        if engine != ContainerEngine::Docker {
-            return None;
-        }
-        let config = self.read_docker(id, "hostconfig.json")?;
-        let runtime = config.get("Runtime").and_then(Value::as_str).unwrap_or_default();
-        Some(match runtime {
-            "" => "the engine's default".to_owned(),
-            runtime => runtime.chars().take(NAME).collect(),
-        })
+    /// None where that is not known.
+    pub(super) fn runtime(
+        &self,
+        engine: ContainerEngine,
+        id: &str,
+        config: &ContainerConfig,
+    ) -> Option<String> {
+        let runtime = match engine {
+            ContainerEngine::Docker => {
+                let config = self.read_docker(id, "hostconfig.json")?;
+                let runtime = config.get("Runtime").and_then(Value::as_str);
+                runtime.unwrap_or_default().to_owned()
+            }
+            // The shim writes its path there (containerd, `WriteRuntime`); without one it is its own default.
+            ContainerEngine::Containerd => {
+                let path = self
+                    .bundle_dirs(engine, id)
+                    .iter()
+                    .find_map(|bundle| self.host.text(&bundle.join("runtime")).ok()?)?;
+                let name = Path::new(path.trim()).file_name().unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            }
+            // For a pod's other containers, CRI-O has this only in the sandbox (`setupSandboxAnnotations`).
+            ContainerEngine::Crio => {
+                let sandbox = config.annotations.get("io.kubernetes.cri-o.SandboxID");
+                self.read_config(engine, sandbox.filter(|id| is_id(id))?)?
+                    .annotations
+                    .get("io.kubernetes.cri-o.RuntimeHandler")
+                    .cloned()
+                    .unwrap_or_default()
+            }
+            ContainerEngine::Podman | ContainerEngine::Unknown => return None,
+        };
+        let runtime: String = runtime.chars().take(NAME).collect();
+        Some(if runtime.is_empty() { "the engine's default".to_owned() } else { runtime })
     }
 
     fn bundle_dirs(&self, engine: ContainerEngine, id: &str) -> Vec<PathBuf> {

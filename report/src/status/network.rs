@@ -17,7 +17,7 @@ use onload_sys::netlink::link::{self, Link, format_hwaddr};
 use serde::{Deserialize, Serialize};
 
 use super::input::{ProgramLookup, StatusInput};
-use super::link_judge::{Acceleration, judge_host_links, judge_links};
+use super::link_judge::{Acceleration, LowerPath, PortId, judge_links, with_uppers};
 use super::process::proc_dir;
 
 /// Interfaces of one network that are judged; of more nothing is said. The owner of a network namespace can create
@@ -36,6 +36,8 @@ pub fn read_network(host: &Host, pid: u32) -> Option<NetnsLinks> {
 pub(super) struct ContainerInterface {
     pub(super) name: String,
     pub(super) other_names: Vec<String>,
+    /// The interfaces through which Onload sends for it.
+    pub(super) ports: BTreeSet<PortId>,
     /// Whether Onload accelerates it or the interface below it; `None` if unknown.
     pub(super) is_accelerated: Option<bool>,
     /// Whether it is one of a PCI function, and not one of software.
@@ -54,10 +56,12 @@ impl ContainerInterface {
 #[derive(Debug)]
 pub(super) struct AcceleratedInterfaces<'l> {
     functions: &'l PciFunctions,
-    /// The host's interfaces by their numbers.
-    host_links: BTreeMap<u32, Acceleration>,
-    /// The host's interfaces, of which only names are known, and of other names nothing.
+    /// The host's accelerated interfaces, and what is on them, by their numbers.
+    host_paths: BTreeMap<u32, LowerPath>,
+    /// The host's interfaces, of which only names and ports are known, and of other names nothing.
     pub(super) host_interfaces: Vec<ContainerInterface>,
+    /// The names of the host's interfaces that Onload has.
+    pub(super) host_ports: BTreeMap<PortId, String>,
     /// The names of the host's interfaces by their addresses.
     pub(super) host_addresses: BTreeMap<IpAddr, String>,
     /// The interfaces that Onload has attached to, in any network namespace; `None` if unknown.
@@ -85,16 +89,15 @@ impl<'l> AcceleratedInterfaces<'l> {
                 Some((address.address, link.name.clone()))
             })
             .collect();
-        let host_links = judge_host_links(&index_by_name.values().copied().collect(), &links);
-        let is_accelerated = |number| match host_links.get(&number) {
-            Some(acceleration) => acceleration.is_accelerated(),
-            None => Some(false),
-        };
+        let host_ports =
+            index_by_name.iter().map(|(name, index)| ((true, *index), name.clone())).collect();
+        let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
         let links = links.into_iter().map(|link| (link.name, link.index));
         let host_interfaces =
             index_by_name.into_iter().chain(links).map(|(name, number)| ContainerInterface {
                 name,
-                is_accelerated: is_accelerated(number),
+                is_accelerated: Some(host_paths.contains_key(&number)),
+                ports: host_paths.get(&number).map(|path| path.ports.clone()).unwrap_or_default(),
                 ..ContainerInterface::default()
             });
         let mut without_program = BTreeSet::new();
@@ -102,7 +105,8 @@ impl<'l> AcceleratedInterfaces<'l> {
             functions: &input.inventory.functions,
             host_interfaces: host_interfaces.collect(),
             host_addresses,
-            host_links,
+            host_paths,
+            host_ports,
             attached: read_attached(input, &mut without_program),
             without_program,
             accelerates_veth,
@@ -118,7 +122,8 @@ impl<'l> AcceleratedInterfaces<'l> {
         let accelerations = judge_links(&network.links, &|link| self.judge_base(network, link));
         let mut interfaces: Vec<ContainerInterface> = links
             .map(|link| {
-                let acceleration = accelerations.get(&link.index);
+                let acceleration =
+                    accelerations.get(&link.index).cloned().unwrap_or(Acceleration::Unknown);
                 ContainerInterface {
                     name: link.display_name(),
                     other_names: link
@@ -126,7 +131,8 @@ impl<'l> AcceleratedInterfaces<'l> {
                         .iter()
                         .map(|name| String::from_utf8_lossy(name).into_owned())
                         .collect(),
-                    is_accelerated: acceleration.and_then(|judged| judged.is_accelerated()),
+                    is_accelerated: acceleration.is_accelerated(),
+                    ports: acceleration.ports(),
                     is_physical: link.kind.is_empty(),
                     is_up: link.flags & link::UP != 0,
                     has_link: link.flags & LOWER_UP != 0,
@@ -142,19 +148,26 @@ impl<'l> AcceleratedInterfaces<'l> {
         // The number of an interface says nothing without the namespace that it is of.
         let is_on_host = link.lower_namespace.is_some() && link.lower_namespace == network.own_id;
         let lower = link.lower.filter(|_| is_on_host);
+        let lower_path = lower.and_then(|lower| self.host_paths.get(&lower));
         match link.kind.as_slice() {
             b"macvlan" | b"ipvlan" | b"vlan" if link.lower_namespace.is_none() => {
                 Acceleration::Unknown
             }
-            b"macvlan" | b"ipvlan" | b"vlan" => lower
-                .and_then(|lower| self.host_links.get(&lower).copied())
-                .unwrap_or(Acceleration::No),
-            b"veth" => {
-                let has_interface =
-                    self.host_links.values().any(|link| link.is_accelerated() == Some(true));
-                Acceleration::from_known(Some(self.accelerates_veth && is_on_host && has_interface))
+            b"macvlan" | b"ipvlan" | b"vlan" => {
+                lower_path.map_or(Acceleration::No, |path| Acceleration::Yes(path.clone()))
             }
-            b"" => Acceleration::from_known(self.is_onload_interface(link)),
+            b"veth" => {
+                let ports: BTreeSet<PortId> =
+                    self.host_paths.values().flat_map(|path| path.ports.iter().copied()).collect();
+                Acceleration::from_known(
+                    Some(self.accelerates_veth && is_on_host && !ports.is_empty()),
+                    ports,
+                )
+            }
+            b"" => Acceleration::from_known(
+                self.is_onload_interface(link),
+                [(false, link.index)].into(),
+            ),
             _ => Acceleration::No,
         }
     }

@@ -2,14 +2,16 @@
 //! Like all verdicts it looks at nothing.
 
 use onload_core::config::CdiConfig;
-use onload_sys::text::join_first;
+use onload_sys::text::{join_first, quote_for_shell};
 
+use super::cgroup::ContainerEngine;
 use super::facts::{
     ContainerFacts, KernelSocketCause, KernelSocketProgram, NodeState, PreloadEnvironment,
     ProgramLinkage,
 };
 use super::kernel_log::StackError;
 use super::process::{ContainerProcess, LibraryMapping};
+use super::stack_users::StackUser;
 use super::state::{HostFacts, Verdict, VerdictState};
 
 /// The effect on programs if the driver rejects a library of another build (ELIBACC). Seen with a real Onload
@@ -33,23 +35,32 @@ pub(super) fn onload_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<
     if !facts.maps_library() {
         return Some(without_library_verdict(facts));
     }
+    // A stack is one of the loaded driver, whatever has become of the file of its library.
+    let has_stack = facts.count_stacks() > 0;
     // As long as the old driver is loaded, programs with the old library get stacks from it, even
     // for their first socket.
-    let foreign = match host.library_matches {
-        Some(true) => LibraryMapping::Replaced,
-        _ => LibraryMapping::Yes,
-    };
-    // A stack is one of the loaded driver, whatever has become of the file of its library.
-    if facts.count_stacks() == 0
-        && host.library_matches.is_some()
-        && facts.count_mapping(foreign) > 0
+    if !has_stack
+        && host.library_matches == Some(true)
+        && facts.count_mapping(LibraryMapping::Replaced) > 0
+    {
+        return Some(Verdict::with_remedy(
+            VerdictState::OtherLibrary,
+            "it maps a libonload.so that has been removed or replaced, and the loaded driver \
+             belongs to the new one",
+            "start the container again",
+        ));
+    }
+    if !has_stack
+        && host.library_matches == Some(false)
+        && facts.count_mapping(LibraryMapping::Yes) > 0
     {
         return Some(Verdict::with_remedy(
             VerdictState::OtherLibrary,
             format!(
-                "its libonload.so was built for another driver than the loaded one: its programs {OTHER_BUILD_EFFECT}"
+                "the host's libonload.so was built for another driver than the loaded one: its programs {OTHER_BUILD_EFFECT}"
             ),
-            "start the container again once onload-ctk doctor passes onload-library",
+            "follow onload-ctk doctor on onload-library, then start the container again: until \
+             then onload.dev/nic is not offered",
         ));
     }
     with_library(facts, host)
@@ -128,6 +139,22 @@ fn replaced_note(facts: &ContainerFacts) -> &'static str {
     }
 }
 
+/// Starts one more program of a container with the library. Programs started by `exec` have neither the device's
+/// variables nor, with docker before 29, a limit of open files at which the library can allocate its table.
+fn exec_command(facts: &ContainerFacts) -> String {
+    let variables = [
+        "LD_PRELOAD=libonload.so".to_owned(),
+        format!("EF_FDTABLE_SIZE={}", CdiConfig::default().fdtable_size),
+    ];
+    let container = quote_for_shell(facts.name.as_deref().unwrap_or(&facts.group.id));
+    match facts.group.engine {
+        engine @ (ContainerEngine::Docker | ContainerEngine::Podman) => {
+            format!("{} exec -e {} {container} PROGRAM", engine.as_str(), variables.join(" -e "))
+        }
+        _ => format!("env {} PROGRAM", variables.join(" ")),
+    }
+}
+
 fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
     let (programs, all) = (facts.count_preloading(), facts.processes.len());
     let (preloading, plain): (Vec<_>, Vec<_>) =
@@ -161,12 +188,9 @@ fn without_stack_verdict(facts: &ContainerFacts) -> Verdict {
                 "on the kernel's sockets, without libonload.so, which other programs of it preload: {}",
                 describe_programs(&plain)
             ),
-            // Programs started by `exec` have neither the device's variables nor, with docker before 29, a limit of open
-            // files at which the library can allocate its table.
             format!(
-                "make it the container's main program, or start it with LD_PRELOAD=libonload.so and \
-                 EF_FDTABLE_SIZE={} in its environment",
-                CdiConfig::default().fdtable_size
+                "make it the container's main program, or start it with: {}",
+                exec_command(facts)
             ),
         );
     }
@@ -206,8 +230,8 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
         ),
         KernelSocketCause::LeftToKernel => (
             "could not determine why Onload left them to the kernel".to_owned(),
-            format!("check dmesg, and with AF_XDP the channels of {names} or what is below (ethtool -l): a stack \
-                receives the packets of one channel"),
+            format!("check dmesg, and with AF_XDP the channels of the interface ({}): a stack \
+                receives the packets of one channel", facts.channel_commands.join("; ")),
         ),
         KernelSocketCause::Forbidden => (
             "EF_DONT_ACCELERATE is in its environment".to_owned(),
@@ -245,8 +269,7 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
         ),
         KernelSocketCause::Failed(StackError::NoInterface) => (
             "the kernel's log says that Onload found no interface for it".to_owned(),
-            format!("{RESTART_REMEDY} now that {names} is there; if that does not help, check \
-                EF_INTERFACE_WHITELIST and EF_INTERFACE_BLACKLIST in its environment"),
+            format!("{RESTART_REMEDY} now that {names} is there"),
         ),
         KernelSocketCause::OtherBuild => (
             "its libonload.so is not this host's, and the driver rejected it, as it does a library \
@@ -263,41 +286,55 @@ fn cause_and_remedy(facts: &ContainerFacts, cause: &KernelSocketCause) -> (Strin
 
 /// An interface with AF_XDP serves one stack for each channel, and a program that is refused one gets none later.
 fn no_free_stack(facts: &ContainerFacts, cause: &str) -> (String, String) {
-    let users: Vec<String> = facts.stack_users.iter().map(ToString::to_string).collect();
-    match users.as_slice() {
-        [] => (cause.to_owned(), format!("{RESTART_REMEDY}, since stacks are free now")),
-        users => (
-            format!("{cause}; stacks are held by: {}", join_first(users, MAX_SHOWN)),
-            format!(
-                "stop one of these, or set EF_NAME if its own processes can share one stack; wait \
-                 until onload_stackdump -z lists no stack, and {RESTART_REMEDY}; docs/network.md \
-                 explains how an interface can serve more stacks"
-            ),
+    let (orphans, others): (Vec<&StackUser>, Vec<&StackUser>) =
+        facts.stack_users.iter().partition(|user| **user == StackUser::Orphans);
+    let users: Vec<String> = others.iter().chain(&orphans).map(ToString::to_string).collect();
+    let own_name = facts.name.as_deref().unwrap_or(&facts.group.id);
+    let remedy = match others.as_slice() {
+        [] if orphans.is_empty() => format!("{RESTART_REMEDY}, since stacks are free now"),
+        [] => format!("wait until onload_stackdump -z lists no stack, and {RESTART_REMEDY}"),
+        [StackUser::Container { name, .. }] if name == own_name => format!(
+            "set EF_NAME, so that its processes share one stack, and {RESTART_REMEDY}; \
+             docs/network.md explains how an interface can serve more stacks"
         ),
+        _ => format!(
+            "stop one of these, wait until onload_stackdump -z lists no stack, and \
+             {RESTART_REMEDY}; docs/network.md explains how an interface can serve more stacks"
+        ),
+    };
+    match users.as_slice() {
+        [] => (cause.to_owned(), remedy),
+        users => (format!("{cause}; stacks are held by: {}", join_first(users, MAX_SHOWN)), remedy),
     }
 }
 
 fn unknown_interfaces_verdict(facts: &ContainerFacts) -> Verdict {
-    let names: Vec<&str> = facts
+    let unknown: Vec<&str> = facts
         .interfaces
         .iter()
         .flatten()
         .filter(|interface| interface.is_accelerated.is_none())
         .map(|interface| interface.name.as_str())
         .collect();
-    let (interface, remedy) = match (names.as_slice(), facts.has_host_network) {
-        ([], Some(true)) => ("an interface of the host".to_owned(), "sudo onload-ctk status"),
-        ([], _) => ("an interface of its network".to_owned(), "sudo onload-ctk status"),
-        (names, _) => (
-            format!("its interface {}", names.join(", ")),
-            "mount -t debugfs none /sys/kernel/debug",
-        ),
-    };
-    Verdict::with_remedy(
-        VerdictState::Unknown,
-        format!("Onload is preloaded, but could not determine whether it has {interface}"),
-        format!("run as root: {remedy}"),
-    )
+    if unknown.is_empty() {
+        let reason = match facts.has_host_network {
+            Some(true) => {
+                "Onload is preloaded, but could not determine whether it has an interface of the \
+                 host"
+            }
+            _ => "Onload is preloaded, but its interfaces could not be inspected",
+        };
+        Verdict::with_remedy(VerdictState::Unknown, reason, "run as root: sudo onload-ctk status")
+    } else {
+        Verdict::with_remedy(
+            VerdictState::Unknown,
+            format!(
+                "Onload is preloaded, but could not determine whether it has its interface {}",
+                unknown.join(", ")
+            ),
+            "run as root, with debugfs: mount -t debugfs none /sys/kernel/debug",
+        )
+    }
 }
 
 fn no_interface_verdict(facts: &ContainerFacts, host: HostFacts) -> Verdict {

@@ -1,9 +1,11 @@
 //! The data of one process in /proc. It may end at any moment: what is gone then is not known.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::SplitWhitespace;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use onload_core::timestamp::since_boot_ms;
@@ -57,8 +59,7 @@ pub(super) struct ContainerProcess {
     pub(super) has_stack: bool,
     /// Whether its stderr is a terminal.
     pub(super) has_terminal: bool,
-    /// How many bytes it may lock; the greatest number if that is unlimited.
-    pub(super) memlock: Option<u64>,
+    pub(super) memlock: Option<MemlockLimit>,
     /// Its network namespace, as the kernel names it.
     pub(super) network: Option<PathBuf>,
 }
@@ -71,6 +72,13 @@ pub(super) enum LibraryMapping {
     Replaced,
     /// It maps one that is not this host's.
     Foreign,
+}
+
+/// In bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum MemlockLimit {
+    Bytes(u64),
+    Unlimited,
 }
 
 pub(super) fn proc_dir(pid: u32) -> PathBuf {
@@ -144,24 +152,23 @@ impl<'h> ProcessReader<'h> {
     fn read_process(&self, pid: u32) -> Result<ContainerProcess, ProcessEnded> {
         let directory = proc_dir(pid);
         let small = |name: &str| if_readable(self.host.bytes(&directory.join(name), SMALL));
-        let status_bytes = small("status")?.unwrap_or_default();
-        let status = String::from_utf8_lossy(&status_bytes);
+        let status = small("status")?.unwrap_or_default();
+        let status = ProcStatus(String::from_utf8_lossy(&status));
         let limits = small("limits")?.unwrap_or_default();
         let auxiliary = small("auxv")?.unwrap_or_default();
-        let own_pid =
-            find_field(&status, "NSpid").and_then(|words| words.split_whitespace().next_back());
-        let visible_pid = match find_field(&status, "State") {
+        let own_pid = status.words("NSpid").next_back();
+        let visible_pid = match status.field("State") {
             Some(state) if state.starts_with('Z') => self.find_live_thread(pid).unwrap_or(pid),
             _ => pid,
         };
         Ok(ContainerProcess {
             pid: visible_pid,
             own_pid: own_pid.and_then(|text| text.parse().ok()),
-            name: find_field(&status, "Name").unwrap_or_default().to_owned(),
+            name: status.field("Name").unwrap_or_default().to_owned(),
             is_init: own_pid == Some("1"),
-            is_secure: is_secure(&auxiliary).unwrap_or_else(|| has_other_user(&status)),
+            is_secure: is_secure(&auxiliary).unwrap_or_else(|| status.has_other_user()),
             memlock: if self.is_memlock_unlimited(pid, &status) {
-                Some(u64::MAX)
+                Some(MemlockLimit::Unlimited)
             } else {
                 parse_memlock(&String::from_utf8_lossy(&limits))
             },
@@ -182,8 +189,8 @@ impl<'h> ProcessReader<'h> {
     }
 
     /// Whether the limit does not count for it: `can_do_mlock` asks for the capability in the host's user namespace.
-    fn is_memlock_unlimited(&self, pid: u32, status: &str) -> bool {
-        let capabilities = find_field(status, "CapEff").unwrap_or_default();
+    fn is_memlock_unlimited(&self, pid: u32, status: &ProcStatus<'_>) -> bool {
+        let capabilities = status.field("CapEff").unwrap_or_default();
         let capabilities = u64::from_str_radix(capabilities, 16).unwrap_or_default();
         let has_capability = capabilities & (1 << IPC_LOCK) != 0;
         let expected = self.user_namespace.as_ref();
@@ -347,17 +354,24 @@ fn if_readable<T>(result: Result<Option<T>, HostError>) -> Result<Option<T>, Pro
     }
 }
 
-/// A field of a process's `status`.
-fn find_field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
-    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
-}
+struct ProcStatus<'s>(Cow<'s, str>);
 
-/// Whether a process runs as another user or group than who started it.
-fn has_other_user(status: &str) -> bool {
-    ["Uid", "Gid"].into_iter().any(|name| {
-        let mut words = find_field(status, name).unwrap_or_default().split_whitespace();
-        words.next() != words.next()
-    })
+impl ProcStatus<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+
+    fn words(&self, name: &str) -> SplitWhitespace<'_> {
+        self.field(name).unwrap_or_default().split_whitespace()
+    }
+
+    /// Whether it runs as another user or group than who started it.
+    fn has_other_user(&self) -> bool {
+        ["Uid", "Gid"].into_iter().any(|name| {
+            let mut words = self.words(name);
+            words.next() != words.next()
+        })
+    }
 }
 
 /// Returns the flag in the auxiliary vector, or `None` if it is missing.
@@ -393,11 +407,11 @@ pub(super) fn find_column(line: &[u8], column: usize) -> Option<&str> {
     std::str::from_utf8(word).ok()
 }
 
-fn parse_memlock(text: &str) -> Option<u64> {
+fn parse_memlock(text: &str) -> Option<MemlockLimit> {
     let limits = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     match limits.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX),
-        number => number.parse().ok(),
+        "unlimited" => Some(MemlockLimit::Unlimited),
+        number => number.parse().ok().map(MemlockLimit::Bytes),
     }
 }
 
@@ -453,8 +467,8 @@ mod tests {
         let line = |soft: &str| {
             format!("Limit  Soft Limit\nMax locked memory         {soft}    67108864   bytes\n")
         };
-        assert_eq!(parse_memlock(&line("8388608")), Some(8_388_608));
-        assert_eq!(parse_memlock(&line("unlimited")), Some(u64::MAX));
+        assert_eq!(parse_memlock(&line("8388608")), Some(MemlockLimit::Bytes(8_388_608)));
+        assert_eq!(parse_memlock(&line("unlimited")), Some(MemlockLimit::Unlimited));
         assert_eq!(parse_memlock("Max locked memory\n"), None);
         assert_eq!(parse_memlock(""), None);
     }

@@ -3,25 +3,79 @@
 use std::path::Path;
 
 use onload_core::rdma_providers::{
-    LIBRARY_DIRS, LIBRDMACM, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit,
-    is_rdmacm_missing,
+    LIBRARY_DIRS, LibraryMisfit, RunningFiles, VerbsDevice, find_misfit, is_rdmacm_missing,
 };
 use onload_host::host::Host;
+use onload_lease::run_dir::RUN_DIR;
 use onload_sys::fs::container_root::ContainerRoot;
 use serde::{Deserialize, Serialize};
 
-use super::process;
+use super::process::{self, ContainerProcess};
 
 pub(super) const NODES: &str = "/dev/infiniband/uverbs";
 const LIBRARY: &[u8] = b"/libibverbs.so.";
 const NO_DEVICE: &str = "programs find no RDMA device";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LibraryUse {
-    /// Why programs do not find devices; `None` if they do, or if it is unknown.
-    pub(super) misfit: Option<String>,
-    /// The end of a sentence about the devices: further information on the libraries.
-    pub(super) note: String,
+pub(super) enum LibraryUse {
+    #[default]
+    Unknown,
+    /// The libraries in the loader's directories support the devices.
+    Usual,
+    /// The same, and no librdmacm is there.
+    WithoutRdmacm,
+    /// A program with an open device loads this libibverbs by its RUNPATH.
+    Elsewhere(String),
+    /// A program that has a device open maps no libibverbs: it is part of the program, or there is none, as with raw
+    /// system calls.
+    BuiltIn,
+    /// Which devices programs do not find that look where a loader does, and why.
+    Misfit { effect: String, reason: String },
+    /// The same, with the reason that the hook recorded which could not mount the host's.
+    Recorded { effect: String, reason: String },
+}
+
+/// The part of a hook's record of a container ([`RUN_DIR`]) that is used here.
+#[derive(Deserialize)]
+struct HookRecord {
+    live: Option<RecordedInjection>,
+}
+
+#[derive(Deserialize)]
+struct RecordedInjection {
+    pid: u32,
+    #[serde(rename = "libraryWarnings", default)]
+    library_warnings: Vec<String>,
+}
+
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
+
+/// With the hook's own reason, where it has recorded one, in the place of what is found now.
+pub(super) fn prefer_recorded(
+    library_use: LibraryUse,
+    host: &Host,
+    id: &str,
+    processes: &[ContainerProcess],
+) -> LibraryUse {
+    let effect = match &library_use {
+        LibraryUse::Misfit { effect, .. } => effect.clone(),
+        LibraryUse::Unknown => "programs may find no RDMA device".to_owned(),
+        _ => return library_use,
+    };
+    match recorded_reason(host, id, processes) {
+        Some(reason) => LibraryUse::Recorded { effect, reason },
+        None => library_use,
+    }
+}
+
+/// Why the host's libraries were not mounted when the container of these processes started.
+fn recorded_reason(host: &Host, id: &str, processes: &[ContainerProcess]) -> Option<String> {
+    let path = Path::new(RUN_DIR).join(id).join("record.json");
+    let bytes = host.bytes(&path, MAX_RECORD_BYTES).ok()??;
+    let live = serde_json::from_slice::<HookRecord>(&bytes).ok()?.live?;
+    let is_current = processes.iter().any(|process| process.pid == live.pid);
+    let warnings = live.library_warnings.join("; ");
+    (is_current && !warnings.is_empty()).then_some(warnings)
 }
 
 /// Whether what the process sees serves the devices whose nodes it has. `path` is its `LD_LIBRARY_PATH`.
@@ -42,44 +96,40 @@ pub(super) fn judge_libraries(
         })
         .collect();
     let Ok(Some(root)) = host.directory(&process::proc_dir(pid).join("root")) else {
-        return LibraryUse::default();
+        return LibraryUse::Unknown;
     };
     let root = RunningFiles(ContainerRoot::from_process(root));
-    let is_decided = devices.len() == nodes.len();
-    let (misfit, note) = match find_misfit(&root, "the container", path, &devices) {
-        Ok(None) if is_decided && is_rdmacm_missing(&root, path).unwrap_or(false) => {
-            let note = format!(
-                "; it has no {LIBRDMACM}, without which programs that need it, such as rping, do \
-                 not start"
-            );
-            (None, note)
+    match find_misfit(&root, "the container", path, &devices) {
+        Ok(None) if devices.len() < nodes.len() => LibraryUse::Unknown,
+        Ok(None) if is_rdmacm_missing(&root, path).unwrap_or(false) => LibraryUse::WithoutRdmacm,
+        Ok(None) => LibraryUse::Usual,
+        Ok(Some(LibraryMisfit { reason: why, devices, .. })) => {
+            let effect = if devices.len() < nodes.len() {
+                format!("programs do not find {}", devices.join(", "))
+            } else {
+                NO_DEVICE.to_owned()
+            };
+            LibraryUse::Misfit { effect, reason: why }
         }
-        Ok(None) => (None, String::new()),
-        Ok(Some(LibraryMisfit { reason, devices, .. })) if devices.len() < nodes.len() => {
-            let names = devices.join(", ");
-            (Some(format!("{reason}: programs do not find {names}")), String::new())
+        Err(error) => {
+            LibraryUse::Misfit { effect: NO_DEVICE.to_owned(), reason: format!("{error:#}") }
         }
-        Ok(Some(LibraryMisfit { reason, .. })) => {
-            (Some(format!("{reason}: {NO_DEVICE}")), String::new())
-        }
-        Err(error) => (Some(format!("{error:#}: {NO_DEVICE}")), String::new()),
-    };
-    LibraryUse { misfit, note }
+    }
 }
 
-/// The libraries that a process with an open device has loaded. One that maps no libibverbs has it built in, or none, as
-/// with raw system calls.
+/// The libraries that a process with an open device has loaded.
 pub(super) fn loaded_libraries(host: &Host, pid: u32) -> LibraryUse {
-    let lines =
-        process::read_mappings(host, pid, &|line| memchr::memmem::find(line, LIBRARY).is_some());
-    let Ok(Some(lines)) = lines else { return LibraryUse::default() };
+    let Ok(Some(lines)) =
+        process::read_mappings(host, pid, &|line| memchr::memmem::find(line, LIBRARY).is_some())
+    else {
+        return LibraryUse::Unknown;
+    };
     let lines = String::from_utf8_lossy(&lines);
     let path = lines.lines().next().and_then(|line| Some(&line[line.find('/')?..]));
-    let directory = path.and_then(|path| Path::new(path).parent()?.to_str());
-    let note = match (path, directory) {
-        (None, _) => ", by their own libibverbs (not checked)".to_owned(),
-        (_, Some(directory)) if LIBRARY_DIRS.contains(&directory) => String::new(),
-        (Some(path), _) => format!(", by {path:?} (not checked)"),
-    };
-    LibraryUse { misfit: None, note }
+    let Some(path) = path else { return LibraryUse::BuiltIn };
+    let directory = Path::new(path).parent().and_then(Path::to_str);
+    match directory {
+        Some(directory) if LIBRARY_DIRS.contains(&directory) => LibraryUse::Usual,
+        _ => LibraryUse::Elsewhere(path.to_owned()),
+    }
 }

@@ -5,15 +5,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use onload_core::request::{DOMAIN, PREFIX, Request, VARIABLE, is_sandbox};
-use onload_engines::our_runtime::RUNTIME_NAME;
 use onload_host::generate::parse_assignment;
 use onload_sys::text::{Quoted, quote_for_shell};
 use serde::{Deserialize, Serialize};
+use strsim::damerau_levenshtein;
 
+use super::cgroup::ContainerEngine;
 use super::names::ContainerConfig;
 use super::state::{Verdict, VerdictState};
 
 const MAX_REQUESTS: usize = 64;
+/// Letters of a key that are compared, and how many of them may be wrong.
+const COMPARED: usize = 24;
+const WRONG: usize = 1;
+/// The name of our runtime in engines, and its file.
+const OUR_RUNTIME_NAMES: [&str; 2] = ["onload", "onload-container-runtime"];
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Grant {
@@ -49,6 +55,7 @@ pub(super) fn unanswered_verdict(
     config: &ContainerConfig,
     labels: &BTreeMap<String, String>,
     runtime: Option<&str>,
+    engine: ContainerEngine,
     bundle: &Path,
 ) -> Option<Verdict> {
     if is_sandbox(&config.annotations) {
@@ -68,33 +75,68 @@ pub(super) fn unanswered_verdict(
         (None, variable) => variable.map(|(name, _)| format!("the variable {name}")),
     };
     if let Some(origin) = origin {
-        let requests = format!("it requests devices by {origin}");
+        let start = start_advice(engine);
         return match runtime {
-            Some(RUNTIME_NAME) => unanswered(
-                format!("{requests}, its runtime is {RUNTIME_NAME}, but it has none of them"),
+            Some(name) if OUR_RUNTIME_NAMES.contains(&name) => unanswered(
+                format!(
+                    "it requests devices by {origin}, its runtime is {name}, but it has none of \
+                     them"
+                ),
                 &format!("see why: onload-ctk container explain {}", quote_for_shell(bundle)),
             ),
             Some(name) => unanswered(
-                format!("{requests}, but its runtime is {name}, which does not read that"),
-                START_ADVICE,
+                format!(
+                    "it requests devices by {origin}, but its runtime is {name}, which does not \
+                     read that"
+                ),
+                &start,
             ),
             None => unanswered(
-                format!("{requests}, but it has none of them"),
-                &format!("{START_ADVICE}; onload-ctk doctor checks the engine's configuration"),
+                format!(
+                    "it requests devices by {origin}, but neither its runtime nor a hook of its \
+                     engine has read that"
+                ),
+                &format!("{start}; onload-ctk doctor checks the engine's configuration"),
             ),
         };
     }
-    let label = labels.keys().find(|key| is_onload_key(key))?;
-    unanswered(
-        format!("it has the label {}, but labels request nothing", Quoted(label)),
-        "use an annotation (--annotation), and start it with --runtime onload",
-    )
+    if let Some(key) = labels.keys().find(|key| is_onload_key(key) || resembles_key(key)) {
+        let reason = format!("it has the label {}, but labels request nothing", Quoted(key));
+        return unanswered(
+            reason,
+            "use an annotation (--annotation), and start it with --runtime onload",
+        );
+    }
+    if let Some(key) = config.annotations.keys().find(|key| resembles_key(key)) {
+        let reason =
+            format!("its annotation {} resembles {PREFIX}CLASS, but is ignored", Quoted(key));
+        return unanswered(reason, "correct it, and start it with the runtime onload");
+    }
+    let (name, _) = variables().find(|(name, _)| resembles_variable(name))?;
+    let reason = format!("its variable {} resembles {VARIABLE}, but is ignored", Quoted(name));
+    unanswered(reason, "correct it, and start it with the runtime onload")
 }
 
-/// How a container gets what it asks for.
-const START_ADVICE: &str = "request by --device onload.dev/CLASS=NAME, or start it with the \
-     runtime onload (--runtime onload; in a pod, runtimeClassName: onload), which provides the \
-     classes in [annotations] allow";
+/// How a container of this engine gets what it asks for.
+fn start_advice(engine: ContainerEngine) -> String {
+    let (cdi, runtime) = match engine {
+        ContainerEngine::Docker | ContainerEngine::Podman => {
+            let engine = engine.as_str();
+            (
+                "request by --device onload.dev/CLASS=NAME; or ",
+                format!("{engine} run --runtime onload"),
+            )
+        }
+        ContainerEngine::Containerd | ContainerEngine::Crio => {
+            ("", "in the pod: runtimeClassName: onload".to_owned())
+        }
+        ContainerEngine::Unknown => ("", "--runtime onload".to_owned()),
+    };
+    format!(
+        "{cdi}start it with the runtime onload ({runtime}), which provides the classes in \
+         [annotations] allow"
+    )
+}
 
 /// Whether a variable may hold a request, or name a ticket.
 fn is_variable(name: &str) -> bool {
@@ -104,4 +146,62 @@ fn is_variable(name: &str) -> bool {
 
 fn is_onload_key(key: &str) -> bool {
     key == DOMAIN || key.starts_with(PREFIX)
+}
+
+/// Whether a key that is not ours resembles one: `onlaod.dev/nic`, `onload/nic`, `onload-dev.nic`, `Onload.dev/nic`.
+fn resembles_key(key: &str) -> bool {
+    let domain = key.split('/').next().unwrap_or_default();
+    let begin = |max: usize| domain.chars().take(max).collect::<String>().to_lowercase();
+    let resembles_domain = |text: &str| damerau_levenshtein(text, DOMAIN) <= WRONG;
+    !is_onload_key(key)
+        && (begin(COMPARED) == "onload"
+            || resembles_domain(&begin(COMPARED))
+            || resembles_domain(&begin(DOMAIN.len())))
+}
+
+fn resembles_variable(name: &str) -> bool {
+    let short = name.chars().take(COMPARED).collect::<String>().to_uppercase();
+    name != VARIABLE
+        && (short == "ONLOAD_REQUEST" || damerau_levenshtein(&short, VARIABLE) <= WRONG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_people_write_for_ours_are_near_and_those_of_others_are_not() {
+        for near in [
+            "onlaod.dev/nic",
+            "onload/nic",
+            "onload.dev.nic",
+            "onload-dev/nic",
+            "Onload.dev/nic",
+            "onloaddev/hugepages",
+            "onload.de/nic",
+        ] {
+            assert!(resembles_key(near), "{near}");
+        }
+        for other in [
+            "onload.dev/nic",
+            "onload.dev",
+            "onload.amd.com/kernel",
+            "reload.dev.example/x",
+            "io.kubernetes.pod.name",
+            "",
+            "/",
+            "org.onload.dev/nic",
+        ] {
+            assert!(!resembles_key(other), "{other}");
+        }
+        for near in
+            ["ONLOAD_CTK_REQEUST", "onload_ctk_request", "ONLOAD_CTK_REQUESTS", "ONLOAD_REQUEST"]
+        {
+            assert!(resembles_variable(near), "{near}");
+        }
+        for other in ["ONLOAD_CTK_REQUEST", "ONLOAD_CTK_NIC_ENS1", "ONLOAD_CTK_RDMA_X", "PATH", ""]
+        {
+            assert!(!resembles_variable(other), "{other}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use onload_lease::{Holder, Lease, LeaseEntry};
 use onload_sys::netlink::link::Link;
 use onload_sys::processes::ProcessId as Holding;
 
+use super::groups::ContainerGroup;
 use super::*;
 
 pub(super) const ID: &str = "3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a3f2a";

@@ -2,11 +2,14 @@
 //! becomes a bad verdict.
 
 use onload_core::policy::MIN_MEMLOCK;
+use onload_core::rdma_providers::LIBRDMACM;
 use onload_host::devices::RETRIEVE_REMEDY;
 use onload_sys::text::{join_first, quote_for_shell};
 
 use super::facts::{ContainerFacts, NodeState};
 use super::onload::onload_verdict;
+use super::process::MemlockLimit;
+use super::rdma::LibraryUse;
 use super::state::{HostFacts, Verdict, VerdictState};
 
 pub(super) fn decide(facts: &ContainerFacts, host: HostFacts) -> Vec<Verdict> {
@@ -114,18 +117,36 @@ fn rdma_verdict(facts: &ContainerFacts, host: HostFacts) -> Option<Verdict> {
             "run rdma system set netns shared, or start it with --network host",
         ));
     }
-    if let Some(reason) = &facts.rdma.misfit {
+    if let LibraryUse::Misfit { effect, reason } = &facts.rdma {
         return Some(Verdict::with_remedy(
             VerdictState::NoProvider,
-            reason,
+            format!("{reason}: {effect}"),
             "start a new container with rdma-libraries = \"auto\" in config.toml, or from an image \
              with rdma-core; if it is set already, run onload-ctk doctor",
         ));
     }
-    let note = &facts.rdma.note;
-    let reason = match facts.count_descriptors("/dev/infiniband") {
-        0 => format!("it has RDMA devices, but no program has opened one{note}"),
-        count => format!("its programs have {count} RDMA devices open{note}"),
+    if let LibraryUse::Recorded { effect, reason } = &facts.rdma {
+        return Some(Verdict::with_remedy(
+            VerdictState::NoProvider,
+            format!("{effect}; when it started, {reason}"),
+            "follow that message, and start a new container",
+        ));
+    }
+    let count = facts.count_descriptors("/dev/infiniband");
+    let library_note = match &facts.rdma {
+        LibraryUse::Elsewhere(path) => format!(", by {path:?} (not checked)"),
+        LibraryUse::BuiltIn => ", by their own libibverbs (not checked)".to_owned(),
+        LibraryUse::WithoutRdmacm => {
+            format!(
+                "; it has no {LIBRDMACM}, without which programs that need it, such as rping, do \
+                 not start"
+            )
+        }
+        _ => String::new(),
+    };
+    let reason = match count {
+        0 => format!("it has RDMA devices, but no program has opened one{library_note}"),
+        count => format!("its programs have {count} RDMA devices open{library_note}"),
     };
     Some(Verdict::without_remedy(VerdictState::Ready, reason))
 }
@@ -165,14 +186,16 @@ fn vfio_verdict(facts: &ContainerFacts) -> Option<Verdict> {
 
 fn memlock_verdict(facts: &ContainerFacts) -> Option<Verdict> {
     match facts.memlock() {
-        Some(bytes) if facts.pins_memory() && bytes < MIN_MEMLOCK => Some(Verdict::with_remedy(
-            VerdictState::Memlock,
-            format!(
-                "a process may lock {bytes} bytes, and RDMA and vfio lock the memory that they \
+        Some(MemlockLimit::Bytes(bytes)) if facts.pins_memory() && bytes < MIN_MEMLOCK => {
+            Some(Verdict::with_remedy(
+                VerdictState::Memlock,
+                format!(
+                    "a process may lock {bytes} bytes, and RDMA and vfio lock the memory that they \
                      use"
-            ),
-            "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
-        )),
+                ),
+                "start it with --ulimit memlock=-1, or install onload-hook and run onload-ctk cdi generate",
+            ))
+        }
         _ => None,
     }
 }
