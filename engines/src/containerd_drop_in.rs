@@ -16,6 +16,7 @@ use crate::containerd::{
 };
 use crate::default_runtime;
 use crate::files::{KeptPart, NewText, RelatedFile, RelatedFiles};
+use crate::kind::EngineKind;
 use crate::kubernetes::is_k0s_managed;
 use crate::nri;
 use crate::our_runtime::{RUNTIME_NAME, warn_of_spec_dirs};
@@ -98,7 +99,9 @@ fn find_layout(main: &str, file: &Path) -> Result<ConfigLayout> {
 
 fn editable(main: &Path, template: &str) -> PathBuf {
     match EngineVariant::from_path(main) {
-        Some(EngineVariant::K3s | EngineVariant::Rke2) => main.with_file_name(template),
+        Some(EngineVariant::Bundled(EngineKind::K3s | EngineKind::Rke2)) => {
+            main.with_file_name(template)
+        }
         _ => main.to_owned(),
     }
 }

@@ -85,8 +85,7 @@ pub(crate) fn configure(
             }
         }
     }
-    let text = Some(json.as_str().to_owned());
-    Ok(NewText { text, warnings })
+    Ok(NewText { text: Some(json.text), warnings })
 }
 
 /// Fails if `features` in the file would collide with a flag.
@@ -253,10 +252,10 @@ pub(crate) fn unconfigure(
             Some(_) => {}
         }
     }
-    if before.is_none() && json.is_empty()? {
+    if before.is_none() && json.keys()?.is_empty() {
         return Ok(None);
     }
-    Ok(Some(json.as_str().to_owned()))
+    Ok(Some(json.text))
 }
 
 fn is_our_runtime(runtime: &Value) -> bool {

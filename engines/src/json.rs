@@ -14,7 +14,7 @@ const DEFAULT_INDENT: &str = "  ";
 /// A JSON document with an object at the top level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JsonText {
-    text: String,
+    pub(crate) text: String,
 }
 
 #[derive(Debug)]
@@ -50,14 +50,6 @@ impl JsonText {
         }
         json.root()?;
         Ok(json)
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    pub(crate) fn is_empty(&self) -> Result<bool> {
-        Ok(self.root()?.members.is_empty())
     }
 
     /// The value at a path of keys; `None` if one of them does not exist. Fails if a value on the path is not an
@@ -340,9 +332,9 @@ mod tests {
         for text in ["{\"x\":1}", "{\n  \"x\": [1,\n 2]\n}\n", "{ \"x\": \"\\u00e9\" }"] {
             let mut json = JsonText::parse(text).unwrap();
             json.set(&["a", "b"], &json!({"c": "d"})).unwrap();
-            assert_ne!(json.as_str(), text);
+            assert_ne!(json.text, text);
             json.remove(&["a"]).unwrap();
-            assert_eq!(json.as_str(), text);
+            assert_eq!(json.text, text);
         }
     }
 
@@ -361,7 +353,7 @@ mod tests {
         let mut json = JsonText::parse("{\"a\": [1]}").unwrap();
         assert!(json.get(&["a", "b"]).is_err());
         assert!(json.set(&["a", "b"], &json!(1)).is_err());
-        assert_eq!(json.as_str(), "{\"a\": [1]}");
+        assert_eq!(json.text, "{\"a\": [1]}");
     }
 
     #[test]

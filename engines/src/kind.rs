@@ -1,10 +1,12 @@
 //! The engines, and where each keeps its program, package and service.
 
 use onload_cdi::CdiVersion;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::version::{self, CdiReaders, EngineVersion};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq, Eq, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum EngineKind {
     Docker,
     Containerd,
@@ -19,19 +21,6 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    pub const ALL: [EngineKind; 10] = [
-        EngineKind::Docker,
-        EngineKind::Containerd,
-        EngineKind::Crio,
-        EngineKind::Podman,
-        EngineKind::Nomad,
-        EngineKind::K3s,
-        EngineKind::Rke2,
-        EngineKind::K0s,
-        EngineKind::MicroK8s,
-        EngineKind::Kubelet,
-    ];
-
     /// Kubernetes distributions that include their own containerd.
     pub const WITH_CONTAINERD: [EngineKind; 4] =
         [EngineKind::K3s, EngineKind::Rke2, EngineKind::K0s, EngineKind::MicroK8s];
@@ -41,18 +30,7 @@ impl EngineKind {
     }
 
     pub fn name(self) -> &'static str {
-        match self {
-            EngineKind::Docker => "docker",
-            EngineKind::Containerd => "containerd",
-            EngineKind::Crio => "crio",
-            EngineKind::Podman => "podman",
-            EngineKind::Nomad => "nomad",
-            EngineKind::K3s => "k3s",
-            EngineKind::Rke2 => "rke2",
-            EngineKind::K0s => "k0s",
-            EngineKind::MicroK8s => "microk8s",
-            EngineKind::Kubelet => "kubelet",
-        }
+        self.into()
     }
 
     pub fn program(self) -> &'static str {
@@ -123,16 +101,10 @@ impl EngineKind {
 
     pub fn oldest_supported(self) -> Option<(EngineVersion, &'static str)> {
         match self {
-            EngineKind::Docker => Some((EngineVersion(25, 0, 0), "CDI")),
-            EngineKind::Containerd => Some((EngineVersion(1, 7, 0), "CDI")),
-            EngineKind::Crio => Some((EngineVersion(1, 24, 0), "CDI")),
-            EngineKind::Podman => Some((EngineVersion(4, 1, 0), "CDI")),
             EngineKind::K3s | EngineKind::Rke2 | EngineKind::Kubelet => {
                 Some((EngineVersion(1, 28, 0), "CDI in device plugins"))
             }
-            // MicroK8s is asked for its containerd's version; k0s does not know --version.
-            EngineKind::MicroK8s => EngineKind::Containerd.oldest_supported(),
-            EngineKind::K0s | EngineKind::Nomad => None,
+            kind => kind.cdi_readers().first().map(|(oldest, _)| (*oldest, "CDI")),
         }
     }
 
@@ -143,7 +115,13 @@ impl EngineKind {
 
     /// Returns the newest CDI version that an engine's version supports, or `None` without support.
     pub fn newest_cdi(self, version: EngineVersion) -> Option<CdiVersion> {
-        let readers: CdiReaders = match self {
+        let mut known = self.cdi_readers().iter().rev().filter(|(from, _)| *from <= version);
+        known.next().map(|(_, cdi)| *cdi)
+    }
+
+    /// MicroK8s is asked for its containerd's version; k0s does not know --version.
+    fn cdi_readers(self) -> CdiReaders {
+        match self {
             EngineKind::Docker => version::DOCKER,
             EngineKind::Containerd | EngineKind::MicroK8s => version::CONTAINERD,
             EngineKind::Crio => version::CRIO,
@@ -154,9 +132,7 @@ impl EngineKind {
             | EngineKind::Rke2
             | EngineKind::K0s
             | EngineKind::Kubelet => &[],
-        };
-        let mut known = readers.iter().rev().filter(|(from, _)| *from <= version);
-        known.next().map(|(_, cdi)| *cdi)
+        }
     }
 
     /// The command that validates its configuration or, if it has none, shows its journal.

@@ -12,7 +12,7 @@ use std::fmt;
 
 use onload_core::container_id;
 use onload_core::pod::AnnotatedConfig;
-use onload_sys::text::format_count;
+use onload_sys::text::{format_count, join_first};
 use serde_json::Value;
 
 use crate::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
@@ -57,23 +57,18 @@ impl fmt::Display for RuntimeUse {
             }
             RuntimeUse::By(containers) => containers,
         };
-        let (one, many) = ("container of it is", "containers of it are");
-        let count = format_count(containers.len(), one, many);
-        write!(f, "{count} left, to be removed first:")?;
-        for (index, container) in containers.iter().take(MAX_SHOWN).enumerate() {
-            let comma = if index == 0 { "" } else { "," };
+        let each = containers.iter().map(|container| {
             let short = container_id::short_id(&container.id);
             match container.name.as_str() {
-                "" => write!(f, "{comma} {short}")?,
+                "" => short.to_owned(),
                 // The name of a user's own container may contain line breaks too.
-                name => write!(f, "{comma} {} ({short})", name.escape_debug())?,
+                name => format!("{} ({short})", name.escape_debug()),
             }
-        }
-        let more = containers.len().saturating_sub(MAX_SHOWN);
-        if more > 0 {
-            write!(f, " and {more} more")?;
-        }
-        Ok(())
+        });
+        let names = join_first(&each.collect::<Vec<_>>(), MAX_SHOWN);
+        let (one, many) = ("container of it is", "containers of it are");
+        let count = format_count(containers.len(), one, many);
+        write!(f, "{count} left, to be removed first: {names}")
     }
 }
 

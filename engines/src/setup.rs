@@ -75,7 +75,7 @@ impl EngineSetup {
 
     /// A file of the containerd that a distribution of Kubernetes brings, wherever that is.
     pub fn for_bundled(bundled: &BundledContainerd, file: PathBuf) -> EngineSetup {
-        let variant = EngineVariant::from_kind(bundled.kind);
+        let variant = Some(EngineVariant::Bundled(bundled.kind));
         EngineSetup { variant, ..EngineSetup::for_file(Engine::Containerd, file) }
     }
 
@@ -86,7 +86,7 @@ impl EngineSetup {
 
     /// Whether a distribution of Kubernetes brings the engine.
     pub fn is_bundled(&self) -> bool {
-        self.variant.is_some_and(EngineVariant::brings_containerd)
+        matches!(self.variant, Some(EngineVariant::Bundled(_)))
     }
 
     /// The drop-in of an engine that is normally configured by its main file, or `None`.

@@ -24,10 +24,8 @@ const ROOTLESS: &str = ".config/docker/daemon.json";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineVariant {
-    K3s,
-    Rke2,
-    K0s,
-    MicroK8s,
+    /// The containerd of a distribution of Kubernetes.
+    Bundled(EngineKind),
     RootlessDocker,
     DockerSnap,
 }
@@ -38,13 +36,14 @@ impl EngineVariant {
         let has_rancher = file.ancestors().any(|directory| directory.ends_with(RANCHER));
         if has_rancher {
             let is_rke2 = file.components().any(|part| part.as_os_str() == "rke2");
-            return Some(if is_rke2 { EngineVariant::Rke2 } else { EngineVariant::K3s });
+            let kind = if is_rke2 { EngineKind::Rke2 } else { EngineKind::K3s };
+            return Some(EngineVariant::Bundled(kind));
         }
         if file.starts_with(K0S) {
-            return Some(EngineVariant::K0s);
+            return Some(EngineVariant::Bundled(EngineKind::K0s));
         }
         if file.starts_with(MICROK8S) {
-            return Some(EngineVariant::MicroK8s);
+            return Some(EngineVariant::Bundled(EngineKind::MicroK8s));
         }
         if file.starts_with(DOCKER_SNAP) {
             return Some(EngineVariant::DockerSnap);
@@ -52,27 +51,18 @@ impl EngineVariant {
         file.ends_with(ROOTLESS).then_some(EngineVariant::RootlessDocker)
     }
 
-    /// The variant of a distribution that brings a containerd.
-    pub(crate) fn from_kind(kind: EngineKind) -> Option<EngineVariant> {
-        Some(match kind {
-            EngineKind::K3s => EngineVariant::K3s,
-            EngineKind::Rke2 => EngineVariant::Rke2,
-            EngineKind::K0s => EngineVariant::K0s,
-            EngineKind::MicroK8s => EngineVariant::MicroK8s,
-            _ => return None,
-        })
-    }
-
-    pub(crate) fn brings_containerd(self) -> bool {
-        !matches!(self, EngineVariant::RootlessDocker | EngineVariant::DockerSnap)
-    }
-
     pub(crate) fn restart_command(self) -> &'static str {
         match self {
-            EngineVariant::K3s => "systemctl restart k3s (on an agent: k3s-agent)",
-            EngineVariant::Rke2 => "systemctl restart rke2-server (on an agent: rke2-agent)",
-            EngineVariant::K0s => "systemctl restart k0sworker (on a controller: k0scontroller)",
-            EngineVariant::MicroK8s => "snap restart microk8s.daemon-containerd",
+            EngineVariant::Bundled(EngineKind::K3s) => {
+                "systemctl restart k3s (on an agent: k3s-agent)"
+            }
+            EngineVariant::Bundled(EngineKind::Rke2) => {
+                "systemctl restart rke2-server (on an agent: rke2-agent)"
+            }
+            EngineVariant::Bundled(EngineKind::K0s) => {
+                "systemctl restart k0sworker (on a controller: k0scontroller)"
+            }
+            EngineVariant::Bundled(_) => "snap restart microk8s.daemon-containerd",
             EngineVariant::RootlessDocker => "systemctl --user restart docker",
             EngineVariant::DockerSnap => "snap restart docker",
         }
@@ -81,9 +71,9 @@ impl EngineVariant {
     pub(crate) fn state_dir(self, file: &Path) -> PathBuf {
         let [_, rancher, k0s, microk8s] = CONTAINERD_STATES;
         match self {
-            EngineVariant::K3s | EngineVariant::Rke2 => PathBuf::from(rancher),
-            EngineVariant::K0s => PathBuf::from(k0s),
-            EngineVariant::MicroK8s => PathBuf::from(microk8s),
+            EngineVariant::Bundled(EngineKind::K0s) => PathBuf::from(k0s),
+            EngineVariant::Bundled(EngineKind::MicroK8s) => PathBuf::from(microk8s),
+            EngineVariant::Bundled(_) => PathBuf::from(rancher),
             EngineVariant::DockerSnap => PathBuf::from(DOCKER_SNAP_DATA),
             EngineVariant::RootlessDocker => file
                 .ancestors()
@@ -97,12 +87,14 @@ impl EngineVariant {
     pub(crate) fn template_name(self, file: &Path, text: Option<&str>) -> Option<&'static str> {
         let name = file.file_name()?;
         match self {
-            EngineVariant::K3s | EngineVariant::Rke2 if name == "config.toml" => {
+            EngineVariant::Bundled(EngineKind::K3s | EngineKind::Rke2) if name == "config.toml" => {
                 let is_old = text.is_some_and(|text| read_format(text) < CONTAINERD_2);
                 let [newest, older] = K3S_TEMPLATES;
                 Some(if is_old { older } else { newest })
             }
-            EngineVariant::MicroK8s if name == "containerd.toml" => Some(MICROK8S_TEMPLATE),
+            EngineVariant::Bundled(EngineKind::MicroK8s) if name == "containerd.toml" => {
+                Some(MICROK8S_TEMPLATE)
+            }
             _ => None,
         }
     }
@@ -119,15 +111,15 @@ mod tests {
     #[test]
     fn a_place_is_told_by_its_path() {
         let rancher = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl";
-        assert_eq!(place(rancher), Some(EngineVariant::K3s));
+        assert_eq!(place(rancher), Some(EngineVariant::Bundled(EngineKind::K3s)));
         let drop_in = "/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d/9.toml";
-        assert_eq!(place(drop_in), Some(EngineVariant::Rke2));
+        assert_eq!(place(drop_in), Some(EngineVariant::Bundled(EngineKind::Rke2)));
         let moved = "/srv/k3s/agent/etc/containerd/config-v3.toml.tmpl";
-        assert_eq!(place(moved), Some(EngineVariant::K3s));
+        assert_eq!(place(moved), Some(EngineVariant::Bundled(EngineKind::K3s)));
         let snap = "/var/snap/microk8s/current/args/containerd-template.toml";
-        assert_eq!(place(snap), Some(EngineVariant::MicroK8s));
+        assert_eq!(place(snap), Some(EngineVariant::Bundled(EngineKind::MicroK8s)));
         let k0s = "/etc/k0s/containerd.d/99-onload-ctk.toml";
-        assert_eq!(place(k0s), Some(EngineVariant::K0s));
+        assert_eq!(place(k0s), Some(EngineVariant::Bundled(EngineKind::K0s)));
         let user = "/home/u/.config/docker/daemon.json";
         assert_eq!(place(user), Some(EngineVariant::RootlessDocker));
         assert_eq!(place("/etc/docker/daemon.json"), None);
@@ -144,7 +136,9 @@ mod tests {
     #[test]
     fn a_file_that_is_written_anew_has_another_to_name() {
         let directory = Path::new("/var/lib/rancher/k3s/agent/etc/containerd");
-        let instead = |name| EngineVariant::K3s.template_name(&directory.join(name), None);
+        let instead = |name| {
+            EngineVariant::Bundled(EngineKind::K3s).template_name(&directory.join(name), None)
+        };
         assert_eq!(instead("config.toml"), Some("config-v3.toml.tmpl"));
         assert_eq!(instead("config.toml.tmpl"), None);
         assert_eq!(instead("config-v3.toml.d/99-onload-ctk.toml"), None);

@@ -98,16 +98,18 @@ struct AcsPort {
 
 pub(super) fn check_ports(context: &CheckContext<'_>) -> Findings {
     let gpu_nics = GpuNicMap::from_inventory(context.inventory);
-    let AcsPorts { ports, hidden } = AcsPorts::find(context, &gpu_nics)?;
-    if let Some(first) = hidden.first() {
-        let text = format!(
-            "could not determine what the ports between GPUs and their NICs redirect: only root \
-             can read all of {}",
-            config_path(*first).display()
-        );
-        let finding = Finding::unknown(text, as_root());
-        return Ok(vec![finding.with_path(config_path(*first))]);
-    }
+    let ports = match find_ports(context, &gpu_nics)? {
+        Ok(ports) => ports,
+        Err(HiddenConfig(address)) => {
+            let path = config_path(address);
+            let text = format!(
+                "could not determine what the ports between GPUs and their NICs redirect: only root \
+                 can read all of {}",
+                path.display()
+            );
+            return Ok(vec![Finding::unknown(text, as_root()).with_path(path)]);
+        }
+    };
     if gpu_nics.pairs().next().is_none() {
         return Ok(Vec::new());
     }
@@ -118,37 +120,33 @@ fn as_root() -> Remedy {
     Remedy::run("sudo onload-ctk doctor")
 }
 
-/// The ports with ACS between GPUs and their NICs, and the functions whose configuration is not all shown.
-struct AcsPorts {
-    ports: Vec<AcsPort>,
-    hidden: Vec<PciAddress>,
-}
+/// A function whose configuration is not all shown.
+struct HiddenConfig(PciAddress);
 
-impl AcsPorts {
-    fn find(context: &CheckContext<'_>, gpu_nics: &GpuNicMap<'_>) -> HostResult<AcsPorts> {
-        let mut needs: BTreeMap<PciAddress, PortNeed> = BTreeMap::new();
-        let mut hidden = Vec::new();
-        for (gpu, nic) in gpu_nics.pairs() {
-            let config = read_config_space(context, nic)?;
-            let has_ats = config.as_deref().is_some_and(has_ats);
-            let port_needs = ports_between(gpu_nics, context, (gpu, nic), has_ats);
-            match config {
-                None if !port_needs.is_empty() => hidden.push(nic),
-                _ => needs.extend(port_needs),
-            }
+/// Finds the ports with ACS between GPUs and their NICs.
+fn find_ports(
+    context: &CheckContext<'_>,
+    gpu_nics: &GpuNicMap<'_>,
+) -> HostResult<Result<Vec<AcsPort>, HiddenConfig>> {
+    let mut needs: BTreeMap<PciAddress, PortNeed> = BTreeMap::new();
+    for (gpu, nic) in gpu_nics.pairs() {
+        let config = read_config_space(context, nic)?;
+        let has_ats = config.as_deref().is_some_and(has_ats);
+        let port_needs = ports_between(gpu_nics, context, (gpu, nic), has_ats);
+        if config.is_none() && !port_needs.is_empty() {
+            return Ok(Err(HiddenConfig(nic)));
         }
-        let mut ports = Vec::new();
-        for (address, need) in needs {
-            match read_config_space(context, address)? {
-                Some(config) => {
-                    let now = find_control(&config, ACS);
-                    ports.extend(now.map(|now| AcsPort { address, need, now }));
-                }
-                None => hidden.push(address),
-            }
-        }
-        Ok(AcsPorts { ports, hidden })
+        needs.extend(port_needs);
     }
+    let mut ports = Vec::new();
+    for (address, need) in needs {
+        let Some(config) = read_config_space(context, address)? else {
+            return Ok(Err(HiddenConfig(address)));
+        };
+        let now = find_control(&config, ACS);
+        ports.extend(now.map(|now| AcsPort { address, need, now }));
+    }
+    Ok(Ok(ports))
 }
 
 /// The ports that decide where data goes between a GPU and its NIC. `None` if all paths pass the CPU.
@@ -272,10 +270,9 @@ pub(super) fn group_finding(
     if has_no_config_acs(context)? {
         return Ok(Finding::warn(text, newer_kernel_remedy()));
     }
-    let AcsPorts { ports, hidden } = AcsPorts::find(context, gpu_nics)?;
-    if !hidden.is_empty() {
+    let Ok(ports) = find_ports(context, gpu_nics)? else {
         return Ok(Finding::warn(text, as_root()));
-    }
+    };
     let words = kernel_words(&ports, ROOT_PORT);
     let finding = Finding::warn(text, kernel_line::write(context, &words)?);
     kernel_line::with_reboot(context, finding)

@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, strum::Display, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckFamily {
     /// The host itself: modules, PCIe, CPUs, memory.
     Host,
+    #[strum(serialize = "RDMA")]
     Rdma,
+    #[strum(serialize = "Specifications")]
     Specs,
     Trust,
     Units,
@@ -19,22 +22,9 @@ pub enum CheckFamily {
     Engines,
 }
 
-impl fmt::Display for CheckFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CheckFamily::Host => "Host",
-            CheckFamily::Rdma => "RDMA",
-            CheckFamily::Specs => "Specifications",
-            CheckFamily::Trust => "Trust",
-            CheckFamily::Units => "Units",
-            CheckFamily::Security => "Security",
-            CheckFamily::Engines => "Engines",
-        })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, IntoStaticStr, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum CheckVerdict {
     Pass,
     /// Containers work, but not as well as they could, or not all of them.
@@ -53,13 +43,7 @@ impl CheckVerdict {
     }
 
     pub fn as_str(self) -> &'static str {
-        match self {
-            CheckVerdict::Pass => "pass",
-            CheckVerdict::Warn => "warn",
-            CheckVerdict::Fail => "fail",
-            CheckVerdict::Unknown => "unknown",
-            CheckVerdict::Skipped => "skipped",
-        }
+        self.into()
     }
 }
 

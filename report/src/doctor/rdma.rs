@@ -28,25 +28,25 @@ const MODPROBE: &str = "/etc/modprobe.d/rdma-netns.conf";
 pub(super) fn check_netns_mode(context: &CheckContext<'_>) -> Findings {
     let Some(mode) = context.inventory.rdma_netns_mode else { return Ok(Vec::new()) };
     let configured = context.config.host.rdma_netns.unwrap_or(mode);
-    let finding = match (mode, configured) {
-        (RdmaNetns::Shared, RdmaNetns::Shared) => {
-            Finding::pass("every network namespace sees the devices (shared)")
+    let described = match mode {
+        RdmaNetns::Shared => "every network namespace sees the devices (shared)",
+        RdmaNetns::Exclusive => {
+            "each device is in one network namespace (exclusive) and can move into a container"
         }
-        (RdmaNetns::Exclusive, RdmaNetns::Exclusive) => Finding::pass(
-            "each device is in one network namespace (exclusive) and can move into a container",
-        ),
-        (RdmaNetns::Exclusive, RdmaNetns::Shared) => Finding::fail(
-            "each device is in one network namespace (exclusive), but [host] rdma-netns is shared; \
-             with other network namespaces it can change only at a boot",
-            Remedy::run("onload-ctk host apply"),
-        )
-        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=1")),
-        (RdmaNetns::Shared, RdmaNetns::Exclusive) => Finding::fail(
-            "every network namespace sees the devices (shared), but [host] rdma-netns is \
-             exclusive; with other network namespaces it can change only at a boot",
-            Remedy::run("onload-ctk host apply"),
-        )
-        .with_remedy(Remedy::write(MODPROBE, "options ib_core netns_mode=0")),
+    };
+    let finding = if mode == configured {
+        Finding::pass(described)
+    } else {
+        let (name, option) = match configured {
+            RdmaNetns::Shared => ("shared", 1),
+            RdmaNetns::Exclusive => ("exclusive", 0),
+        };
+        let text = format!(
+            "{described}, but [host] rdma-netns is {name}; with other network namespaces it can \
+             change only at a boot"
+        );
+        Finding::fail(text, Remedy::run("onload-ctk host apply"))
+            .with_remedy(Remedy::write(MODPROBE, format!("options ib_core netns_mode={option}")))
     };
     Ok(vec![finding.with_path(MODE)])
 }

@@ -37,14 +37,14 @@ pub(super) fn check_enabled(context: &CheckContext<'_>) -> Findings {
 fn unit_finding(context: &CheckContext<'_>, unit: &str, target: &str) -> HostResult<Finding> {
     let configured = Path::new(CONFIGURED).join(unit);
     let link = Path::new(CONFIGURED).join(target).join(unit);
-    let enable = format!("systemctl enable --now {unit}");
+    let enable = Remedy::run(format!("systemctl enable --now {unit}"));
     let finding = if context.is_masked(&configured)? {
-        let unmask = Remedy::run(format!("systemctl unmask {unit}"));
-        Finding::fail("masked: it cannot start", unmask).with_remedy(Remedy::run(enable))
+        Finding::fail("masked: it cannot start", enable)
+            .with_first_remedy(Some(Remedy::run(format!("systemctl unmask {unit}"))))
     } else if context.host.link(&link)?.is_some() {
         Finding::pass("starts at boot")
     } else {
-        Finding::fail("not enabled at boot", Remedy::run(enable))
+        Finding::fail("not enabled at boot", enable)
     };
     Ok(finding.with_path(link).with_subject(unit))
 }
@@ -67,7 +67,7 @@ pub(super) fn check_udev_rules(context: &CheckContext<'_>) -> Findings {
         Finding::pass("specifications follow device changes")
     } else {
         let text = format!("{installed} does not exist");
-        Finding::fail(text, context.reinstall_remedy()?).with_remedy(reload)
+        Finding::fail(text, context.reinstall_remedy()).with_remedy(reload)
     };
     Ok(vec![finding.with_path(installed)])
 }

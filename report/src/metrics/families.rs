@@ -10,8 +10,8 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::netdev::SYS_CLASS_NET;
 use onload_host::host::Host;
 use onload_host::offers::{Health, HostDevice};
-use onload_lease::LeaseEntry;
 use onload_sys::pci::PciAddress;
+use strum::VariantArray;
 
 use super::family::MetricKind::{Count, Kernels, Timestamp};
 use super::family::{Labels, MetricFamily, count};
@@ -187,15 +187,6 @@ fn unhealthy_code(device: &HostDevice, found: Option<&HostDevice>) -> &'static s
     }
 }
 
-pub(super) fn drained_family(devices: &[HostDevice]) -> MetricFamily {
-    let devices = devices.iter();
-    class_family(
-        "devices_drained",
-        "Drained devices",
-        devices.map(|device| (device.class, usize::from(device.is_drained))),
-    )
-}
-
 /// The earliest drained device of each class.
 pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
     let mut since: BTreeMap<Class, u64> = BTreeMap::new();
@@ -213,12 +204,6 @@ pub(super) fn drained_since_family(inventory: &Inventory) -> MetricFamily {
         Timestamp,
         since,
     )
-}
-
-pub(super) fn lease_family(leases: &[LeaseEntry]) -> MetricFamily {
-    let classes =
-        leases.iter().filter(|lease| !lease.has_ended()).map(|lease| (lease.device.class, 1));
-    class_family("leases", "Leases of running containers", classes)
 }
 
 /// The containers that were made with a device, by class: a lease is nothing that every class has.
@@ -239,8 +224,8 @@ pub(super) fn container_family(grantees: &[ContainerGrants]) -> MetricFamily {
 
 /// Every state has a series, so that a graph shows when the last container leaves it.
 pub(super) fn state_family(containers: &[ContainerStatus]) -> MetricFamily {
-    let samples = VerdictState::ALL.into_iter().filter_map(|state| {
-        let in_state = containers.iter().filter(|container| container.state() == state);
+    let samples = VerdictState::VARIANTS.iter().filter_map(|state| {
+        let in_state = containers.iter().filter(|container| container.state() == *state);
         let label = serde_json::to_value(state).ok()?.as_str()?.to_owned();
         Some((vec![("state", label)], count(in_state.count())))
     });
@@ -249,15 +234,6 @@ pub(super) fn state_family(containers: &[ContainerStatus]) -> MetricFamily {
         "Containers that onload-ctk status lists, by the worst of their verdicts",
         Count,
         samples,
-    )
-}
-
-pub(super) fn exclusion_family(inventory: &Inventory) -> MetricFamily {
-    let entries = inventory.not_offered.iter();
-    class_family(
-        "not_offered",
-        "Devices that are not offered; onload-ctk discover --explain says why",
-        entries.map(|entry| (entry.kind, 1)),
     )
 }
 

@@ -32,23 +32,6 @@ pub(super) enum MetricKind {
     Kernels,
 }
 
-impl MetricKind {
-    fn unit(self) -> Option<Unit> {
-        match self {
-            MetricKind::Bytes => Some(Unit::Bytes),
-            MetricKind::Timestamp => Some(Unit::Seconds),
-            MetricKind::Count | MetricKind::Kernels => None,
-        }
-    }
-
-    fn metric_type(self) -> MetricType {
-        match self {
-            MetricKind::Kernels => MetricType::Unknown,
-            MetricKind::Count | MetricKind::Bytes | MetricKind::Timestamp => MetricType::Gauge,
-        }
-    }
-}
-
 impl MetricFamily {
     pub(super) fn new(
         name: &'static str,
@@ -66,7 +49,15 @@ struct FamilyCollector(Vec<MetricFamily>);
 impl Collector for FamilyCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for family in self.0.iter().filter(|family| !family.samples.is_empty()) {
-            let (unit, kind) = (family.kind.unit(), family.kind.metric_type());
+            let unit = match family.kind {
+                MetricKind::Bytes => Some(Unit::Bytes),
+                MetricKind::Timestamp => Some(Unit::Seconds),
+                MetricKind::Count | MetricKind::Kernels => None,
+            };
+            let kind = match family.kind {
+                MetricKind::Kernels => MetricType::Unknown,
+                _ => MetricType::Gauge,
+            };
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
             for (labels, value) in &family.samples {

@@ -40,12 +40,24 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
         MetricFamily::new("build_info", "Version of onload-ctk", Count, [(version, 1.0)]),
         devices,
         unhealthy,
-        families::exclusion_family(inventory),
-        undecided_family(inventory),
+        families::class_family(
+            "not_offered",
+            "Devices that are not offered; onload-ctk discover --explain says why",
+            inventory.not_offered.iter().map(|entry| (entry.kind, 1)),
+        ),
+        families::class_family(
+            "undecided",
+            "Class whose devices could not be fully read",
+            inventory.undecided_classes().into_iter().map(|class| (class, 1)),
+        ),
     ];
     if !inventory.drain.is_empty() {
         families.extend([
-            families::drained_family(input.devices),
+            families::class_family(
+                "devices_drained",
+                "Drained devices",
+                input.devices.iter().map(|one| (one.class, usize::from(one.is_drained))),
+            ),
             families::drained_since_family(inventory),
         ]);
     }
@@ -66,7 +78,10 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
     families.extend(input.grantees.map(families::container_family));
     families.extend(input.containers.map(families::state_family));
     if let Some(leases) = input.leases {
-        families.extend([held, families::lease_family(leases)]);
+        let running = leases.iter().filter(|lease| !lease.has_ended);
+        let classes = running.map(|lease| (lease.device.class, 1));
+        let help = "Leases of running containers";
+        families.extend([held, families::class_family("leases", help, classes)]);
     }
     Ok(render(families))
 }
@@ -74,15 +89,6 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
 fn seconds(time: SystemTime) -> f64 {
     let elapsed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     elapsed.as_secs_f64().floor()
-}
-
-fn undecided_family(inventory: &Inventory) -> MetricFamily {
-    let classes = inventory.undecided_classes().into_iter();
-    families::class_family(
-        "undecided",
-        "Class whose devices could not be fully read",
-        classes.map(|class| (class, 1)),
-    )
 }
 
 fn hugepage_families(inventory: &Inventory) -> [MetricFamily; 2] {

@@ -1,9 +1,12 @@
 //! How a container may do, and what every container's verdict takes from the host.
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 /// How a container does with what it was given; the worse, the later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictState {
     Accelerated,
@@ -37,26 +40,6 @@ pub enum VerdictState {
 }
 
 impl VerdictState {
-    pub const ALL: [VerdictState; 17] = [
-        VerdictState::Accelerated,
-        VerdictState::Ready,
-        VerdictState::Plain,
-        VerdictState::Unknown,
-        VerdictState::Unused,
-        VerdictState::Memlock,
-        VerdictState::InterfaceDown,
-        VerdictState::PartlyAccelerated,
-        VerdictState::NoInterface,
-        VerdictState::NoStack,
-        VerdictState::NothingGiven,
-        VerdictState::NoProvider,
-        VerdictState::RdmaNamespace,
-        VerdictState::PreloadLost,
-        VerdictState::OtherLibrary,
-        VerdictState::DeviceRenumbered,
-        VerdictState::DeviceGone,
-    ];
-
     pub fn as_str(self) -> &'static str {
         match self {
             VerdictState::Accelerated => "accelerated",

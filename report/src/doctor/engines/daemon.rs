@@ -55,33 +55,25 @@ fn process_start(host: &Host, directory: &Path) -> Option<Duration> {
     Some(Duration::from_millis(ticks.saturating_mul(1000) / TICKS))
 }
 
-/// Whether the daemon runs or starts at boot. Unknown for an engine without a daemon, and for a captured host.
-pub(super) fn is_used(context: &CheckContext<'_>, kind: EngineKind) -> HostResult<bool> {
-    if kind.services().is_empty() || !is_running(context)? {
-        return Ok(true);
-    }
-    if !find_processes(context.host, kind.process_names())?.is_empty() {
-        return Ok(true);
-    }
-    Ok(find_enabled(context, kind)?.is_some())
-}
-
-/// Returns the service that starts at boot, but does not run now. `None` if a request to its socket would start it, and
-/// for a captured host.
-pub(super) fn find_stopped(
+/// Returns whether the daemon runs or starts at boot, and the service that starts at boot but does not run now, unless a
+/// request to its socket would start it. An engine without a daemon, and one of a captured host, counts as used.
+pub(super) fn find_use(
     context: &CheckContext<'_>,
     kind: EngineKind,
-) -> HostResult<Option<&'static str>> {
-    if !is_running(context)? || !find_processes(context.host, kind.process_names())?.is_empty() {
-        return Ok(None);
+) -> HostResult<(bool, Option<&'static str>)> {
+    if kind.services().is_empty()
+        || !is_running(context)?
+        || !find_processes(context.host, kind.process_names())?.is_empty()
+    {
+        return Ok((true, None));
     }
-    let Some(service) = find_enabled(context, kind)? else { return Ok(None) };
+    let Some(service) = find_enabled(context, kind)? else { return Ok((false, None)) };
     let sockets = context.host.bytes(Path::new(UNIX_SOCKETS), MAX_SOCKET_BYTES)?;
     let is_listening = sockets.is_none_or(|sockets| {
         let name = format!("/{service}.sock");
         String::from_utf8_lossy(&sockets).lines().any(|line| line.ends_with(&name))
     });
-    Ok((!is_listening).then_some(service))
+    Ok((true, (!is_listening).then_some(service)))
 }
 
 fn find_enabled(context: &CheckContext<'_>, kind: EngineKind) -> HostResult<Option<&'static str>> {

@@ -77,6 +77,6 @@ fn missing_dir_finding(
         return Ok(None);
     }
     let text = format!("hooks_dir {HOOKS_DIR} is configured but missing: annotations are ignored");
-    let finding = Finding::fail(text, context.reinstall_remedy()?).with_path(HOOKS_DIR);
+    let finding = Finding::fail(text, context.reinstall_remedy()).with_path(HOOKS_DIR);
     Ok(Some(finding.with_subject(engine.kind.name())))
 }

@@ -8,6 +8,7 @@ use onload_engines::kind::EngineKind;
 use onload_engines::reader::{self, SettingsError};
 use onload_engines::settings::EngineSettings;
 use onload_engines::version::EngineVersion;
+use strum::VariantArray;
 
 use super::daemon;
 use crate::doctor::check::Finding;
@@ -27,14 +28,15 @@ pub(crate) struct InstalledEngine {
 
 pub(crate) fn find_engines(context: &CheckContext<'_>) -> HostResult<Vec<InstalledEngine>> {
     let mut engines = Vec::new();
-    for kind in EngineKind::ALL {
+    for &kind in EngineKind::VARIANTS {
         if let Some((program, version)) = find_installed(context.host, kind, context.version_of)? {
             let flags = DaemonFlags::read(context.host, kind)?;
+            let (is_used, stopped_service) = daemon::find_use(context, kind)?;
             engines.push(InstalledEngine {
                 kind,
                 program,
-                is_used: daemon::is_used(context, kind)?,
-                stopped_service: daemon::find_stopped(context, kind)?,
+                is_used,
+                stopped_service,
                 version,
                 settings: reader::read(context.host, kind, &flags)?,
             });

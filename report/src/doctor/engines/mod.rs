@@ -39,43 +39,7 @@ pub(super) use spec_dirs::check_spec_dirs;
 const KUBELET_CDI: EngineVersion = EngineVersion(1, 29, 0);
 
 pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEngine]) -> Findings {
-    let findings: Vec<Finding> = engines.iter().map(|engine| {
-        let (name, program) = (engine.kind.name(), engine.program.display());
-        match &engine.settings {
-            Ok(settings) if engine.program == Path::new(DOCKER_SNAP) => {
-                let text = format!(
-                    "{program} is a snap, which cannot execute {RUNTIME_PATH} of the host: containers get no devices by annotation"
-                );
-                let install = Remedy::install("docker from a package", engine.kind.release_page());
-                let finding = Finding::warn(text, install).with_path(&engine.program);
-                settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
-            }
-            Ok(settings) if !settings.collisions.is_empty() => {
-                collision_finding(settings).with_subject(name)
-            }
-            Ok(settings) => {
-                let unused = if engine.is_used {
-                    ""
-                } else {
-                    ", but neither running nor enabled: it is not inspected further"
-                };
-                let finding = match engine.stopped_service {
-                    Some(service) => Finding::warn(
-                        format!("{program} is installed, but {service}.service does not run"),
-                        Remedy::run(format!("systemctl start {service}")),
-                    ),
-                    None => Finding::pass(format!("{program} is installed{unused}")),
-                };
-                let finding = finding.with_path(&engine.program);
-                settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
-            }
-            Err(error) => {
-                let text = format!("{} cannot be parsed: {}", error.file.display(), error.reason);
-                let validate = Remedy::run(engine.kind.validate());
-                Finding::fail(text, validate).with_path(&error.file).with_subject(name)
-            }
-        }
-    }).collect();
+    let findings: Vec<Finding> = engines.iter().map(installed_finding).collect();
     if findings.is_empty() {
         let finding = "no container engine is installed";
         let install = Distribution::detect(context.host)?.install("podman");
@@ -83,6 +47,37 @@ pub(super) fn check_installed(context: &CheckContext<'_>, engines: &[InstalledEn
         return Ok(vec![finding.with_path("/usr/bin")]);
     }
     Ok(findings)
+}
+
+fn installed_finding(engine: &InstalledEngine) -> Finding {
+    let (name, program) = (engine.kind.name(), engine.program.display());
+    let settings = match &engine.settings {
+        Ok(settings) => settings,
+        Err(error) => {
+            let text = format!("{} cannot be parsed: {}", error.file.display(), error.reason);
+            let validate = Remedy::run(engine.kind.validate());
+            return Finding::fail(text, validate).with_path(&error.file).with_subject(name);
+        }
+    };
+    let finding = if engine.program == Path::new(DOCKER_SNAP) {
+        let text = format!(
+            "{program} is a snap, which cannot execute {RUNTIME_PATH} of the host: containers get no devices by annotation"
+        );
+        Finding::warn(text, Remedy::install("docker from a package", engine.kind.release_page()))
+    } else if !settings.collisions.is_empty() {
+        return collision_finding(settings).with_subject(name);
+    } else if let Some(service) = engine.stopped_service {
+        let text = format!("{program} is installed, but {service}.service does not run");
+        Finding::warn(text, Remedy::run(format!("systemctl start {service}")))
+    } else {
+        let unused = match engine.is_used {
+            true => "",
+            false => ", but neither running nor enabled: it is not inspected further",
+        };
+        Finding::pass(format!("{program} is installed{unused}"))
+    };
+    let finding = finding.with_path(&engine.program);
+    settings.files.iter().fold(finding, Finding::with_path).with_subject(name)
 }
 
 /// dockerd refuses a directive that is a flag and in its file.
@@ -271,7 +266,7 @@ pub(super) fn check_runtime(context: &CheckContext<'_>, engines: &[InstalledEngi
         let finding = if settings.has_runtime && !is_installed && engine.kind != EngineKind::Nomad {
             let text =
                 format!("the runtime \"onload\" is registered, but {RUNTIME_PATH} does not exist");
-            Finding::fail(text, context.reinstall_remedy()?)
+            Finding::fail(text, context.reinstall_remedy())
         } else if settings.has_runtime && behind.is_none() && engine.kind != EngineKind::Nomad {
             missing_runtime_finding(context, named)?
         } else if settings.has_runtime {

@@ -67,7 +67,7 @@ pub(crate) fn check_plugin(context: &CheckContext<'_>, engines: &[InstalledEngin
         }
         (PluginStart::ByUnit, _) if !context.is_file(PROGRAM)? => {
             let text = format!("{PROGRAM} does not exist: {EFFECT_OF_ABSENCE}");
-            Finding::fail(text, context.reinstall_remedy()?)
+            Finding::fail(text, context.reinstall_remedy())
         }
         (_, state) => match find_switched_off(engines) {
             Some(engine) => {
@@ -120,12 +120,9 @@ fn not_connected_finding(
 
 fn not_enabled_finding(context: &CheckContext<'_>, text: &str) -> HostResult<Finding> {
     let enable = Remedy::run(format!("systemctl enable --now {UNIT}"));
-    Ok(if context.is_masked(CONFIGURED)? {
-        let unmask = Remedy::run(format!("systemctl unmask {UNIT}"));
-        Finding::warn(text, unmask).with_remedy(enable)
-    } else {
-        Finding::warn(text, enable)
-    })
+    let is_masked = context.is_masked(CONFIGURED)?;
+    let unmask = is_masked.then(|| Remedy::run(format!("systemctl unmask {UNIT}")));
+    Ok(Finding::warn(text, enable).with_first_remedy(unmask))
 }
 
 fn start(context: &CheckContext<'_>) -> HostResult<PluginStart> {
