@@ -145,25 +145,36 @@ impl TrafficPath {
                     },
                 );
             for neighbour in neighbours {
-                let route_index = leads_by(neighbour.into());
-                if route_index == Some(carrier.index) {
+                if leads_by(neighbour.into()) == Some(carrier.index) {
                     return Ok(TrafficPath { neighbour, ports });
                 }
-                other_route.get_or_insert((neighbour, carrier, route_index));
+                other_route.get_or_insert((neighbour, carrier.name.as_str()));
             }
         }
         Err(match other_route {
-            None => no_address_outcome(network, port),
-            Some((_, carrier, _)) if is_down(&carrier.name) => {
-                let name = &carrier.name;
+            None => {
+                let name = lower.map_or(port, |lower| &lower.name);
                 TrialOutcome::NotTried(
-                    format!("{name} is down, so it cannot send"),
-                    format!("run: ip link set dev {} up", quote_for_shell(name)),
+                    format!(
+                        "{name} and the interfaces on it have no IPv4 address, so {port} cannot send"
+                    ),
+                    format!("give {name}, or an interface on it, an IPv4 address"),
                 )
             }
-            Some((neighbour, carrier, route_index)) => {
-                other_route_outcome(network, neighbour, &carrier.name, route_index)
-            }
+            Some((_, name)) if is_down(name) => TrialOutcome::NotTried(
+                format!("{name} is down, so it cannot send"),
+                format!("run: ip link set dev {} up", quote_for_shell(name)),
+            ),
+            Some((neighbour, name)) => TrialOutcome::NotTried(
+                format!(
+                    "the kernel does not send to {neighbour}, which is next to an address of \
+                     {name}, by {name}"
+                ),
+                format!(
+                    "run: ip route get {neighbour}; give {name} an address of a network that no \
+                     other interface is in"
+                ),
+            ),
         })
     }
 
@@ -217,60 +228,6 @@ fn find_carriers<'n>(network: &'n NetworkState, carrier: &'n NetworkLink) -> Vec
         index += 1;
     }
     carriers
-}
-
-fn no_address_outcome(network: &NetworkState, port: &str) -> TrialOutcome {
-    let Some(master) = find_master(network, port) else {
-        return TrialOutcome::NotTried(
-            format!("{port} and the interfaces on it have no IPv4 address, so it cannot send"),
-            format!("run: ip address add ADDRESS/24 dev {}", quote_for_shell(port)),
-        );
-    };
-    let name = &master.name;
-    if is_one_of(master, &["bond", "team"]) {
-        return TrialOutcome::NotTried(
-            format!(
-                "{port} is a member of {name}, which has no IPv4 address, nor do the interfaces on \
-                 it, so it cannot send"
-            ),
-            format!("give {name}, or a VLAN on it, an IPv4 address"),
-        );
-    }
-    TrialOutcome::NotTried(
-        format!(
-            "{port} is a part of {name}, which Onload does not support, and no interface on {port} \
-             has an IPv4 address"
-        ),
-        format!("try another interface, or remove {port} from {name} and give it an IPv4 address"),
-    )
-}
-
-fn other_route_outcome(
-    network: &NetworkState,
-    neighbour: Ipv4Addr,
-    carrier: &str,
-    route_index: Option<u32>,
-) -> TrialOutcome {
-    let Some(route_index) = route_index else {
-        return TrialOutcome::NotTried(
-            format!(
-                "the kernel has no route to {neighbour}, which is next to an address of {carrier}"
-            ),
-            format!(
-                "run: ip link set dev {} up; ip route get {neighbour}",
-                quote_for_shell(carrier)
-            ),
-        );
-    };
-    let route_link = network.links.iter().find(|link| link.index == route_index);
-    let route_name = route_link.map_or("another interface", |link| link.name.as_str());
-    TrialOutcome::NotTried(
-        format!(
-            "the kernel sends to {neighbour}, which is next to an address of {carrier}, by \
-             {route_name} instead of {carrier}"
-        ),
-        format!("give {carrier} an address of a network that {route_name} is not in"),
-    )
 }
 
 /// The first other addresses of a network; the host may have some of them itself.
@@ -353,8 +310,8 @@ mod tests {
     #[test]
     fn a_port_without_an_address_is_not_tried() {
         let (why, remedy) = not_tried(by_number(PORTS, 2));
-        assert_eq!(why, "ens1 and the interfaces on it have no IPv4 address, so it cannot send");
-        assert_eq!(remedy, "run: ip address add ADDRESS/24 dev ens1");
+        assert_eq!(why, "ens1 and the interfaces on it have no IPv4 address, so ens1 cannot send");
+        assert_eq!(remedy, "give ens1, or an interface on it, an IPv4 address");
         let of_ipv6 = format!("{PORTS}address 2 2001:db8::5/64\n");
         let (again, _) = not_tried(by_number(&of_ipv6, 2));
         assert_eq!(again, why);
@@ -371,8 +328,8 @@ mod tests {
         // An address on the member itself is no way, and it is not told to have one.
         let on_member = format!("{bond}address 2 192.0.2.10/24\n");
         let (why, remedy) = not_tried(by_number(&on_member, 2));
-        assert!(why.starts_with("ens1 is a member of bond0, which has no IPv4 address"), "{why}");
-        assert_eq!(remedy, "give bond0, or a VLAN on it, an IPv4 address");
+        assert!(why.starts_with("bond0 and the interfaces on it have no IPv4 address"), "{why}");
+        assert_eq!(remedy, "give bond0, or an interface on it, an IPv4 address");
         let way = by_number(&own, 4).ok().unwrap();
         let TrialOutcome::Works(text) = way.judge("a stack", 5) else {
             panic!("it works");
@@ -408,11 +365,10 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_a_bridge_is_not_told_to_have_an_address() {
+    fn a_port_of_a_bridge_is_not_tried_by_the_bridge() {
         let bridge = "link 2 ens1 - 4 - -\nlink 4 br0 bridge - - -\naddress 4 192.0.2.10/24\n";
-        let (why, remedy) = not_tried(by_number(bridge, 4));
-        assert!(why.starts_with("ens1 is a part of br0"), "{why}");
-        assert!(!remedy.contains("address add"), "{remedy}");
+        let (why, _) = not_tried(by_number(bridge, 4));
+        assert!(why.starts_with("ens1 and the interfaces on it"), "{why}");
     }
 
     #[test]
@@ -426,16 +382,11 @@ mod tests {
         let shared = |address: IpAddr| Some(if starts(address, "192") { 3 } else { 2 });
         assert_eq!(way(&two, &shared).ok(), to([198, 51, 100, 1], &["ens1"]));
         let (why, _) = not_tried(by_number(&two, 3));
-        assert_eq!(
-            why,
-            "the kernel sends to 192.0.2.1, which is next to an address of ens1, by ens2 instead \
-             of ens1"
-        );
+        let expected =
+            "the kernel does not send to 192.0.2.1, which is next to an address of ens1, by ens1";
+        assert_eq!(why, expected);
         let (why, _) = not_tried(way(&two, &|_| None));
-        assert_eq!(
-            why,
-            "the kernel has no route to 192.0.2.1, which is next to an address of ens1"
-        );
+        assert_eq!(why, expected);
     }
 
     #[test]
