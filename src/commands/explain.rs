@@ -1,9 +1,12 @@
 //! `container explain`: shows what the request of a bundle would change, as a diff, and why. It
 //! runs the same function as the entry points.
 
+use std::io;
 use std::path::Path;
 
+use anyhow::anyhow;
 use onload_core::config::{CONFIG_PATH, HookConfig};
+use onload_core::request::PREFIX;
 use onload_hooks::decide::host_view::{HookSettings, LocalHost};
 use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
@@ -12,6 +15,7 @@ use serde_json::json;
 use super::{format_diff, open_host};
 use crate::cli::{ExplainArgs, GlobalArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
+use crate::permissions::is_error_kind;
 use crate::printer::Printer;
 
 pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> CommandResult {
@@ -28,9 +32,16 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
     };
     let local_host = local_host.for_preview(settings, host.captured_nodes().clone());
     let viewer = Viewer::below(&global.host_root);
-    let explanation = explain::explain(&args.bundle, &local_host, &viewer)?;
+    let explanation = explain::explain(&args.bundle, &local_host, &viewer)
+        .map_err(|error| with_advice(error.into()))?;
     let refusal = &explanation.refusal;
-    printer.warnings(&explanation.warnings);
+    let mut warnings = explanation.warnings.clone();
+    if refusal.is_none() {
+        warnings.extend(misspelled_annotations(&explanation.before).iter().map(|name| {
+            format!("annotation {name:?} has no effect; write {:?}", name.to_lowercase())
+        }));
+    }
+    printer.warnings(&warnings);
     let (before, after) = (&explanation.before, &explanation.after);
     let diff = (refusal.is_none() && before != after)
         .then(|| format_diff(&args.bundle.join("config.json"), Some(before), Some(after)));
@@ -40,7 +51,7 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
             "would_start": refusal.is_none(),
             "refusal": refusal,
             "reasons": explanation.reasons,
-            "warnings": explanation.warnings,
+            "warnings": warnings,
             "diff": diff,
         }))?;
     } else if let Some(refusal) = refusal {
@@ -55,4 +66,24 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
         }
     }
     Ok(if refusal.is_none() { ExitAnswer::Yes } else { ExitAnswer::No })
+}
+
+/// Returns the annotations whose prefix differs from ours only in case. Engines keep the case.
+fn misspelled_annotations(config: &str) -> Vec<String> {
+    let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    let annotations = config.get("annotations").and_then(serde_json::Value::as_object);
+    let names = annotations.into_iter().flat_map(|annotations| annotations.keys());
+    names
+        .filter(|name| !name.starts_with(PREFIX) && name.to_lowercase().starts_with(PREFIX))
+        .cloned()
+        .collect()
+}
+
+fn with_advice(error: anyhow::Error) -> anyhow::Error {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    if is_error_kind(error.as_ref(), &kinds) {
+        anyhow!("{error:#}; use the directory that contains the container's config.json")
+    } else {
+        error
+    }
 }
