@@ -1,7 +1,7 @@
 //! The part of a text that a capture contains: the lines that discovery reads, without people's
 //! comments and addresses of other machines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use onload_host::discover::data_direct::{self, find_uuid};
 use onload_host::discover::gpu_index::{NVIDIA_GPUS, keep_numbered_nodes};
 use onload_host::host::NETWORK_TABLE;
 use onload_sys::mountinfo::parse_mounts_line;
-use toml_edit::{DocumentMut, Item, Key, Table, TableLike, Value};
+use serde_json::Value;
 
 pub(crate) fn filter_content(path: &Path, content: &[u8], masked: bool) -> Vec<u8> {
     if path == Path::new("/proc/mounts") {
@@ -120,49 +120,14 @@ fn documentation_address(word: &str) -> &str {
     }
 }
 
+/// The sections of a configuration that discovery reads, without comments.
 pub(crate) fn filter_config(text: &str) -> Option<String> {
-    let document: DocumentMut = text.parse().ok()?;
-    let mut result = String::new();
-    for name in ["discover", "cdi", "leases", "pools"] {
-        if let Some(table) = document.get(name).and_then(Item::as_table_like) {
-            write_section(name, table, &mut result);
-        }
+    let mut sections: BTreeMap<String, Value> = toml_edit::de::from_str(text).ok()?;
+    sections.retain(|name, _| ["cdi", "discover", "leases", "pools"].contains(&name.as_str()));
+    if sections.is_empty() {
+        return None;
     }
-    (!result.is_empty()).then_some(result)
-}
-
-fn write_section(name: &str, table: &dyn TableLike, result: &mut String) {
-    let mut values = String::new();
-    for (key, item) in table.iter() {
-        if let Some(value) = item.as_value() {
-            let mut value = value.clone();
-            strip(&mut value);
-            let value = value.decorated("", "");
-            values.push_str(&format!("{} = {value}\n", Key::new(key)));
-        }
-    }
-    let subtables: Vec<(&str, &Table)> =
-        table.iter().filter_map(|(key, item)| Some((key, item.as_table()?))).collect();
-    if subtables.is_empty() || !values.is_empty() {
-        result.push_str(&format!("[{name}]\n{values}"));
-    }
-    for (key, table) in subtables {
-        write_section(&format!("{name}.{}", Key::new(key)), table, result);
-    }
-}
-
-fn strip(value: &mut Value) {
-    match value {
-        Value::Array(array) => {
-            array.iter_mut().for_each(strip);
-            array.fmt();
-        }
-        Value::InlineTable(table) => {
-            table.iter_mut().for_each(|(_, value)| strip(value));
-            table.fmt();
-        }
-        _ => {}
-    }
+    toml_edit::ser::to_string_pretty(&sections).ok()
 }
 
 pub(super) fn is_vpd(path: &Path) -> bool {
@@ -276,17 +241,15 @@ mod tests {
     #[test]
     fn of_the_configuration_the_settings_of_discovery_are_kept_without_remarks() {
         let text = "# ours\n[discover] # x\nignored-interfaces = [ # why\n \"eth0\", # Ann's\n]\n\
-                    offer-umad = true # y\n[annotations]\nallow = [\"nic\"]\n[cdi]\nmemlock = 4096\n";
-        let kept = "[discover]\nignored-interfaces = [\"eth0\"]\noffer-umad = true\n[cdi]\n\
-                    memlock = 4096\n";
-        assert_eq!(filter_config(text).as_deref(), Some(kept));
-        assert_eq!(filter_config("[annotations]\nallow = []\n"), None);
-        let text = "# ours\n[leases]\nshare = { rdma = 500, vfio = 2 } # why\n[pools.a]\nclass = \"vfio\" # x\n\
-                    [pools.a.select]\npf = [ # Ann's\n \"ens1\" ]\n# ours\n[pools.\"b c\"]\nclass = \"rdma\"\n\
+                    offer-umad = true # y\n[annotations]\nallow = [\"nic\"]\n[pools.\"b c\"]\nclass = \"rdma\"\n\
                     select = { interfaces = [ # Ann's\n\"ib*\" ], numa = 0 }\n";
-        let kept = "[leases]\nshare = { rdma = 500, vfio = 2 }\n[pools.a]\nclass = \"vfio\"\n[pools.a.select]\n\
-                    pf = [\"ens1\"]\n[pools.\"b c\"]\nclass = \"rdma\"\nselect = { interfaces = [\"ib*\"], numa = 0 }\n";
-        assert_eq!(filter_config(text).as_deref(), Some(kept));
+        let kept = filter_config(text).unwrap();
+        let read = |text: &str| toml_edit::de::from_str::<Value>(text).unwrap();
+        let mut expected = read(text);
+        expected.as_object_mut().unwrap().remove("annotations");
+        assert_eq!(read(&kept), expected);
+        assert!(!kept.contains('#'), "{kept}");
+        assert_eq!(filter_config("[annotations]\nallow = []\n"), None);
         assert_eq!(filter_config(""), None);
     }
 

@@ -23,45 +23,28 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 pub fn run(global: &GlobalArgs, printer: &mut Printer) -> CommandResult {
     let host = Host::open(&global.host_root)?;
-    let mut present = BTreeMap::new();
-    for (runtime, count) in count_by_runtime(&host)? {
-        if host.entry(&runtime)?.is_some() {
-            present.insert(runtime, count);
-            continue;
+    let counts = count_by_runtime(&host)?;
+    let mut most_used: Option<(&PathBuf, usize)> = None;
+    for (runtime, count) in &counts {
+        let is_used_more = most_used.is_none_or(|(_, most)| *count >= most);
+        if is_used_more && host.entry(runtime)?.is_some() {
+            most_used = Some((runtime, *count));
         }
-        printer.warning(format_args!(
-            "{} created by {}, which does not exist: install it again to end {}",
-            format_container_count(count),
-            runtime.display(),
-            pronoun(count)
-        ));
     }
-    let max = present.iter().max_by_key(|(_, count)| **count);
-    let runtime = match max {
-        Some((runtime, max_count)) => {
-            for (other, count) in present.iter().filter(|(other, _)| *other != runtime) {
-                printer.warning(format_args!(
-                    "{} made by {}, and {max_count} by {}, which does not find {pronoun}: end {pronoun} first",
-                    format_container_count(*count),
-                    other.display(),
-                    runtime.display(),
-                    pronoun = pronoun(*count)
-                ));
-            }
-            runtime.clone()
-        }
+    let runtime = match most_used {
+        Some((runtime, _)) => runtime.clone(),
         None => read_configured_runtime(&host, global.config.as_deref())?,
     };
+    for (other, count) in counts.iter().filter(|(other, _)| **other != runtime) {
+        printer.warning(format_args!(
+            "{} created by {other}, which {} does not find: end these with {other} first",
+            format_count(*count, "container was", "containers were"),
+            runtime.display(),
+            other = other.display()
+        ));
+    }
     printer.print(format_args!("{}\n", runtime.display()))?;
     Ok(ExitAnswer::Yes)
-}
-
-fn format_container_count(count: usize) -> String {
-    format_count(count, "container was", "containers were")
-}
-
-fn pronoun(count: usize) -> &'static str {
-    if count == 1 { "it" } else { "them" }
 }
 
 fn count_by_runtime(host: &Host) -> Result<BTreeMap<PathBuf, usize>> {

@@ -6,7 +6,9 @@ use anyhow::{Result, bail};
 use onload_core::config::{Config, Setting, SettingOrigin, config_schema, list_settings};
 use onload_host::discover::taken_names::check_name;
 use onload_host::settings;
+use serde::Serialize;
 use serde_json::{Value, json};
+use toml_edit::ser::ValueSerializer;
 
 use super::open_traced_host;
 use crate::cli::{ConfigValidateArgs, FormatArgs, GlobalArgs, ListFormat};
@@ -58,38 +60,19 @@ pub fn show(global: &GlobalArgs, args: &FormatArgs, printer: &mut Printer) -> Co
         }))?;
         return Ok(ExitAnswer::Yes);
     }
-    let rows = settings.iter().map(|Setting { name, value, origin }| {
-        let value = value.as_ref().map_or_else(|| "not set".to_owned(), format_toml);
-        [name.clone(), origin.to_string(), value]
-    });
+    let mut rows = Vec::new();
+    for Setting { name, value, origin } in &settings {
+        let value = match value {
+            Some(value) => value.serialize(ValueSerializer::new())?.to_string(),
+            None => "not set".to_owned(),
+        };
+        rows.push([name.clone(), origin.to_string(), value]);
+    }
     printer.print(format_table(["SETTING", "ORIGIN", "VALUE"], rows, printer.columns()))?;
     if text.is_none() {
         printer.note(format_args!("{path} does not exist"));
     }
     Ok(ExitAnswer::Yes)
-}
-
-/// Formats a value as TOML, in one line.
-fn format_toml(value: &Value) -> String {
-    match value {
-        Value::Array(values) => {
-            let values: Vec<String> = values.iter().map(format_toml).collect();
-            format!("[{}]", values.join(", "))
-        }
-        Value::Object(entries) if !entries.is_empty() => {
-            let entries: Vec<String> = entries
-                .iter()
-                .map(|(key, value)| format!("{} = {}", format_key(key), format_toml(value)))
-                .collect();
-            format!("{{ {} }}", entries.join(", "))
-        }
-        value => value.to_string(),
-    }
-}
-
-fn format_key(key: &str) -> String {
-    let is_bare = key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-    if is_bare { key.to_owned() } else { format!("{key:?}") }
 }
 
 pub fn validate(

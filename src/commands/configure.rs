@@ -61,7 +61,7 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
             check_default(&host, global, args.runtime, file)?;
         }
     }
-    let policy = PolicyFile::open(&host, global, args, printer)?;
+    let policy = edit_policy(&host, global, args, printer)?;
     printer.warnings(files.iter().flat_map(|file| &file.decision.warnings));
     let version = engine_version(&host, args);
     let too_old = version.and_then(|version| args.runtime.kind().too_old_reason(version));
@@ -86,15 +86,20 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
         for file in &files {
             file.show(printer)?;
         }
-        if let Some(policy) = &policy {
-            policy.show(printer)?;
+        match &policy {
+            Some((own_file, Some(new))) => {
+                print_diff(&own_file.path, own_file.text(), Some(new), printer)?;
+            }
+            Some((own_file, None)) => printer.note(unchanged_message(&own_file.path)),
+            None => {}
         }
         for file in files.iter().filter(|file| file.is_runtime_in_use()) {
             printer.warning(file.kept_message());
         }
     } else {
-        if let Some(policy) = policy {
-            policy.write(&host, printer)?;
+        if let Some((mut own_file, Some(new))) = policy {
+            own_file.write(&host, Some(&new))?;
+            printer.note(format_args!("wrote {}", own_file.path.display()));
         }
         // A version without CDI support has nothing to enable.
         let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
@@ -297,19 +302,13 @@ fn check_default(
         );
     }
     let program = replaced.as_ref().and_then(|replaced| replaced.program.as_deref());
-    let advice = match find_program(host, program)? {
-        _ if !named.as_os_str().is_empty() => format!(
-            "correct path under [runtime] in {config}, which all engines share, or omit \
-             --set-default"
-        ),
-        Some(path) => format!("write path = {path:?} under [runtime] in {config}"),
-        None if program.is_some() => {
-            format!("name its program by path under [runtime] in {config}")
-        }
-        None => {
-            format!("install runc or crun, or name the runtime by path under [runtime] in {config}")
-        }
+    let setting = match find_program(host, program)? {
+        Some(path) if named.as_os_str().is_empty() => format!("write path = {path:?}"),
+        _ => "name the OCI runtime by path".to_owned(),
     };
+    let advice = format!(
+        "{setting} under [runtime] in {config}, which all engines share, or omit --set-default"
+    );
     let Some(behind) = find_runtime_behind(host, &named)? else {
         let missing = if named.as_os_str().is_empty() {
             RUNTIMES.join(", ")
@@ -468,54 +467,29 @@ fn lock(host: &Host, args: &ConfigureArgs) -> Result<Option<Lock>> {
     })
 }
 
-struct PolicyFile {
-    own_file: OwnFile,
-    /// None where it stays.
-    edited: Option<String>,
-}
-
-impl PolicyFile {
-    fn open(
-        host: &Host,
-        global: &GlobalArgs,
-        args: &ConfigureArgs,
-        printer: &mut Printer,
-    ) -> Result<Option<Self>> {
-        if args.allow.is_empty() {
-            return Ok(None);
-        }
-        let own_file = match &global.config {
-            Some(path) => OwnFile::named(path)?,
-            None => OwnFile::of_host(host, CONFIG_NAME)?,
-        };
-        if own_file.text().is_some() {
-            printer.log_read(&own_file.path);
-        }
-        let old = own_file.text().unwrap_or_default();
-        let new = allow::allow_classes(old, &args.allow).with_context(|| {
-            let path = own_file.path.display();
-            format!("allowing classes in {path}, which is not changed")
-        })?;
-        let edited = (new != old).then_some(new);
-        Ok(Some(PolicyFile { own_file, edited }))
+/// The operator's configuration, with its new text if that differs.
+fn edit_policy(
+    host: &Host,
+    global: &GlobalArgs,
+    args: &ConfigureArgs,
+    printer: &mut Printer,
+) -> Result<Option<(OwnFile, Option<String>)>> {
+    if args.allow.is_empty() {
+        return Ok(None);
     }
-
-    fn show(&self, printer: &mut Printer) -> Result<()> {
-        let OwnFile { path, .. } = &self.own_file;
-        match self.edited.as_deref() {
-            Some(new) => print_diff(path, self.own_file.text(), Some(new), printer)?,
-            None => printer.note(unchanged_message(path)),
-        }
-        Ok(())
+    let own_file = match &global.config {
+        Some(path) => OwnFile::named(path)?,
+        None => OwnFile::of_host(host, CONFIG_NAME)?,
+    };
+    if own_file.text().is_some() {
+        printer.log_read(&own_file.path);
     }
-
-    fn write(mut self, host: &Host, printer: &mut Printer) -> Result<()> {
-        if self.edited.is_some() {
-            self.own_file.write(host, self.edited.as_deref())?;
-            printer.note(format_args!("wrote {}", self.own_file.path.display()));
-        }
-        Ok(())
-    }
+    let old = own_file.text().unwrap_or_default();
+    let new = allow::allow_classes(old, &args.allow).with_context(|| {
+        format!("allowing classes in {}, which is not changed", own_file.path.display())
+    })?;
+    let edited = (new != old).then_some(new);
+    Ok(Some((own_file, edited)))
 }
 
 fn warn_of_missing(host: &Host, engine: Engine, printer: &mut Printer) -> Result<()> {

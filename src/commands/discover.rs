@@ -14,7 +14,7 @@ use onload_host::devices::{GpuAlias, exclude_without_hook};
 use onload_host::discover::clock::Clock;
 use onload_host::discover::exclusion::{Exclusion, ExclusionSubject};
 use onload_host::discover::gdrcopy::Gdrcopy;
-use onload_host::discover::hugepages::{Hugepages, NodePages};
+use onload_host::discover::hugepages::Hugepages;
 use onload_host::discover::movable_interface::Netdev;
 use onload_host::discover::nic::Nic;
 use onload_host::discover::onload::Onload;
@@ -387,9 +387,14 @@ fn rows_by_node(inventory: &Inventory) -> BTreeMap<(bool, Option<u32>), Vec<[Str
     rows.extend(inventory.vfio.iter().map(vfio_row));
     for size in &inventory.hugepages {
         let with_pages = size.nodes.iter().filter(|node| node.total > 0);
-        rows.extend(with_pages.map(|node| pages_row(size, node)));
+        rows.extend(with_pages.map(|node| {
+            let mounts = size.mounts.join(" ");
+            let mounts = (!mounts.is_empty()).then(|| format!("mounted at {mounts}"));
+            pages_row(size, Some(node.node), node.free, node.total, mounts)
+        }));
         if size.nodes.iter().all(|node| node.total == 0) {
-            rows.push(overcommit_row(size));
+            let overcommit = format!("{} more by overcommit", size.overcommit);
+            rows.push(pages_row(size, None, size.free, size.total, Some(overcommit)));
         }
     }
     rows.extend(inventory.netdevs.iter().map(netdev_row));
@@ -477,25 +482,15 @@ fn vfio_row(device: &VfioDevice) -> DeviceRow {
     new_row(device.numa_node, "vfio", &address.to_string(), Some(address), details)
 }
 
-fn pages_row(size: &Hugepages, node: &NodePages) -> DeviceRow {
-    let mounts = size.mounts.join(" ");
-    let details = [
-        Some(format_free(node.free, node.total)),
-        (!mounts.is_empty()).then(|| format!("mounted at {mounts}")),
-    ];
-    new_row(Some(node.node), "hugepages", &size.name, None, details)
-}
-
-fn format_free(free: u64, total: u64) -> String {
-    format!("{free} of {} free", format_count(total, "page", "pages"))
-}
-
-fn overcommit_row(size: &Hugepages) -> DeviceRow {
-    let details = [
-        Some(format_free(size.free, size.total)),
-        Some(format!("{} more by overcommit", size.overcommit)),
-    ];
-    new_row(None, "hugepages", &size.name, None, details)
+fn pages_row(
+    size: &Hugepages,
+    node: Option<u32>,
+    free: u64,
+    total: u64,
+    detail: Option<String>,
+) -> DeviceRow {
+    let free = format!("{free} of {} free", format_count(total, "page", "pages"));
+    new_row(node, "hugepages", &size.name, None, [Some(free), detail])
 }
 
 fn netdev_row(netdev: &Netdev) -> DeviceRow {

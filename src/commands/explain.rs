@@ -5,23 +5,13 @@ use std::io;
 use std::path::Path;
 
 use anyhow::anyhow;
-use onload_cdi::oci::{HostNode, NodeLookup};
-use onload_core::class::Class;
-use onload_core::config::{CONFIG_PATH, Config, HookConfig};
+use onload_core::config::{CONFIG_PATH, HookConfig};
 use onload_core::request::PREFIX;
-use onload_hooks::decide::host_view::{HookSettings, HostView, LocalHost, Privilege};
-use onload_hooks::decide::specs::OnloadSpecs;
-use onload_hooks::decide::sysfs::Sysfs;
+use onload_hooks::decide::host_view::{HookSettings, LocalHost};
 use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
-use onload_host::host::Host;
-use onload_lease::drain::DrainList;
-use onload_sys::elf::ElfSummary;
-use onload_sys::fs::trust::TrustedTree;
-use onload_sys::netlink::link::Link;
 use serde_json::json;
 
-use super::inject::HostNodeLookup;
 use super::{format_diff, open_host};
 use crate::cli::{ExplainArgs, GlobalArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
@@ -30,9 +20,19 @@ use crate::printer::Printer;
 
 pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
-    let explain_host = ExplainHost::new(&host, global, &config)?;
+    let standard = Path::new(CONFIG_PATH);
+    let local_host = if host.is_running() {
+        LocalHost::new()?
+    } else {
+        LocalHost::for_tree(&global.host_root, standard)?
+    };
+    let settings = HookSettings {
+        config: HookConfig::from(&config),
+        file: global.config.clone().unwrap_or_else(|| host.outside_path(standard)),
+    };
+    let local_host = local_host.for_preview(settings, host.captured_nodes().clone());
     let viewer = Viewer::below(&global.host_root);
-    let explanation = explain::explain(&args.bundle, &explain_host, &viewer)
+    let explanation = explain::explain(&args.bundle, &local_host, &viewer)
         .map_err(|error| with_advice(error.into()))?;
     let refusal = &explanation.refusal;
     let mut warnings = explanation.warnings.clone();
@@ -68,7 +68,7 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
     Ok(if refusal.is_none() { ExitAnswer::Yes } else { ExitAnswer::No })
 }
 
-/// Annotations whose prefix differs from ours only in case. Engines keep the case.
+/// Returns the annotations whose prefix differs from ours only in case. Engines keep the case.
 fn misspelled_annotations(config: &str) -> Vec<String> {
     let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
     let annotations = config.get("annotations").and_then(serde_json::Value::as_object);
@@ -85,78 +85,5 @@ fn with_advice(error: anyhow::Error) -> anyhow::Error {
         anyhow!("{error:#}; use the directory that contains the container's config.json")
     } else {
         error
-    }
-}
-
-/// A host as the doors look at it, with the nodes of a captured one and the configuration that was
-/// named on the command line.
-struct ExplainHost<'h> {
-    nodes: HostNodeLookup<'h>,
-    this_host: LocalHost,
-    settings: HookSettings,
-}
-
-impl<'h> ExplainHost<'h> {
-    fn new(
-        host: &'h Host,
-        global: &GlobalArgs,
-        config: &Config,
-    ) -> onload_sys::error::Result<Self> {
-        let standard = Path::new(CONFIG_PATH);
-        let this_host = if host.is_running() {
-            LocalHost::new()?
-        } else {
-            LocalHost::for_tree(&global.host_root, standard)?
-        };
-        let file = global.config.clone().unwrap_or_else(|| host.outside_path(standard));
-        Ok(ExplainHost {
-            nodes: HostNodeLookup(host),
-            this_host,
-            settings: HookSettings { config: HookConfig::from(config), file },
-        })
-    }
-}
-
-impl NodeLookup for ExplainHost<'_> {
-    fn node(&self, host_path: &str) -> io::Result<HostNode> {
-        self.nodes.node(host_path)
-    }
-}
-
-impl HostView for ExplainHost<'_> {
-    fn settings(&self) -> onload_sys::error::Result<HookSettings> {
-        Ok(self.settings.clone())
-    }
-
-    fn specs(&self, classes: &[Class]) -> onload_sys::error::Result<OnloadSpecs> {
-        self.this_host.specs(classes)
-    }
-
-    fn sysfs(&self) -> Sysfs {
-        self.this_host.sysfs()
-    }
-
-    fn privilege(&self) -> Privilege {
-        self.this_host.privilege()
-    }
-
-    fn check_preload_file(&self) -> onload_sys::error::Result<()> {
-        self.this_host.check_preload_file()
-    }
-
-    fn files(&self) -> &TrustedTree {
-        self.this_host.files()
-    }
-
-    fn drain(&self) -> onload_sys::error::Result<DrainList> {
-        self.this_host.drain()
-    }
-
-    fn interfaces(&self) -> onload_sys::error::Result<Vec<Link>> {
-        self.this_host.interfaces()
-    }
-
-    fn library_summary(&self, path: &str) -> Option<ElfSummary> {
-        self.this_host.library_summary(path)
     }
 }

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ use onload_report::status::{Examination, ExaminationDepth, ExaminedContainer};
 use onload_sys::child::{list_older, run_in_child};
 use onload_sys::fs::trust::{TrustedOwners, TrustedTree};
 use rustix::process::geteuid;
+
+use super::interrupt::Interrupt;
 
 /// Bytes of a name, which the kernel truncates at 15, and of its newline.
 const MAX_NAME_BYTES: u64 = 64;
@@ -149,41 +151,67 @@ pub(super) fn read_version(host: &Host, program: &Path) -> Option<String> {
     run_command(&mut command, Instant::now() + VERSION_TIMEOUT).ok()
 }
 
-/// Runs a program to its end, and returns its output. Kills it if it does not end in time.
 pub(super) fn run_command(command: &mut Command, deadline: Instant) -> Result<String> {
+    run_with_input(command, Vec::new(), deadline, &Interrupt::default())
+}
+
+/// Runs a program to its end, and returns its output; an error has the last line of its stderr. Kills it if it does not
+/// end in time, or if the user interrupts.
+pub(super) fn run_with_input(
+    command: &mut Command,
+    input: Vec<u8>,
+    deadline: Instant,
+    stop: &Interrupt,
+) -> Result<String> {
     const PAUSE: Duration = Duration::from_millis(20);
+    let program = command.get_program().display().to_string();
     let first_word = command.get_args().next().unwrap_or_default().display();
-    let text = format!("{} {first_word}", command.get_program().display());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().with_context(|| format!("running {text}"))?;
-    let stdout = child.stdout.take().context("reading its answer")?;
+    let text = format!("{program} {first_word}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("running {program}"))?;
+    let stdin = child.stdin.take();
+    // A program that ends early does not read it all.
+    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
+    let (stdout, stderr) = (spawn_reader(child.stdout.take()), spawn_reader(child.stderr.take()));
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let interrupted = stop.refuse();
+        if interrupted.is_err() || Instant::now() > deadline {
+            // It may be unable to end, so it is not waited for.
+            let _ = child.kill();
+            let _ = child.try_wait();
+            interrupted?;
+            bail!("{text}: it timed out");
+        }
+        thread::sleep(PAUSE);
+    };
+    let left = deadline.saturating_duration_since(Instant::now());
+    if !status.success() {
+        let stderr = stderr.recv_timeout(left).unwrap_or_default();
+        bail!("{text}: {}", last_line(&stderr, &status.to_string()));
+    }
+    stdout.recv_timeout(left).with_context(|| format!("reading what {text} printed"))
+}
+
+pub(super) fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let mut answer = String::new();
-        let result = stdout.take(MAX_BYTES).read_to_string(&mut answer);
-        // Nobody listens any more after the deadline.
-        let _ = sender.send(result.map(|_| answer));
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|pipe| pipe.take(MAX_BYTES).read_to_end(&mut bytes));
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
-    let answer = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() < deadline => thread::sleep(PAUSE),
-            None => {
-                // It may be unable to end, so it is not waited for.
-                let _ = child.kill();
-                let _ = child.try_wait();
-                bail!("waiting for {text}: it timed out");
-            }
-        }
-    };
-    if !status.success() {
-        bail!("{text} ended with {status}");
-    }
-    answer
-        .map_err(anyhow::Error::new)
-        .and_then(|answer| Ok(answer?))
-        .with_context(|| format!("reading what {text} printed"))
+    receiver
+}
+
+/// The last line that says something; engines end with the reason, and docker points to its help after it. The hook's
+/// message is a line; docker and containerd append ": unknown".
+pub(super) fn last_line(stderr: &str, fallback: &str) -> String {
+    let mut lines = stderr.lines().rev().map(str::trim);
+    let last = lines
+        .find(|line| !line.is_empty() && !line.starts_with(": ") && !line.contains(" --help'"));
+    last.unwrap_or(fallback).to_owned()
 }
 
 #[cfg(test)]

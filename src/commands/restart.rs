@@ -14,7 +14,6 @@ use super::process::run_command;
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 /// This directory exists if systemd is running: sd_booted(3).
 const BOOTED: &str = "/run/systemd/system";
-const JOURNALCTL: &str = "/usr/bin/journalctl";
 const CTR: [&str; 2] = ["/usr/bin/ctr", "/usr/local/bin/ctr"];
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it has to do so until it counts: a service may end a moment after its start.
@@ -46,24 +45,7 @@ pub(super) struct EngineService {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServiceState {
     pub(super) is_active: bool,
-    plugins: BTreeSet<(String, String)>,
-}
-
-impl ServiceState {
-    fn find_loss(&self, before: &ServiceState) -> Option<Loss> {
-        if before.is_active && !self.is_active {
-            return Some(Loss::Service);
-        }
-        let mut lost = before.plugins.difference(&self.plugins);
-        let (kind, id) = lost.next()?;
-        Some(Loss::Plugin(kind.clone(), id.clone()))
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Loss {
-    Service,
-    Plugin(String, String),
+    plugins: BTreeSet<String>,
 }
 
 impl EngineService {
@@ -83,7 +65,7 @@ impl EngineService {
             .status()
             .with_context(|| format!("{word}ing {name} with {program}"))?;
         if let Some(loss) = self.wait() {
-            return Ok(Some(self.describe_loss(&loss)));
+            return Ok(Some(loss));
         }
         if !status.success() {
             bail!("{word}ing {name}: {program} ended with {status}; see \"journalctl -u {name}\"");
@@ -100,12 +82,12 @@ impl EngineService {
     }
 
     /// Waits until the service works as well as before. Returns what it lost if it does not.
-    fn wait(&self) -> Option<Loss> {
+    fn wait(&self) -> Option<String> {
         let deadline = Instant::now() + TIMEOUT;
         let mut well_since = None;
         loop {
             let now = Instant::now();
-            match self.read_state().find_loss(&self.before) {
+            match self.find_loss(&self.read_state()) {
                 None if now >= *well_since.get_or_insert(now) + SETTLE_TIME => return None,
                 None => {}
                 Some(loss) if now > deadline => return Some(loss),
@@ -118,37 +100,22 @@ impl EngineService {
     fn read_state(&self) -> ServiceState {
         let result =
             Command::new(self.systemctl).args(["--quiet", "is-active", self.name]).status();
-        let plugins = if self.name == Engine::Containerd.name() {
-            ctr(&["plugins", "ls"]).unwrap_or_default()
-        } else {
-            String::new()
-        };
+        let is_containerd = self.name == Engine::Containerd.name();
+        let plugins = is_containerd.then(list_plugins).flatten().unwrap_or_default();
         ServiceState {
             is_active: result.is_ok_and(|status| status.success()),
             plugins: parse_working(&plugins),
         }
     }
 
-    fn describe_loss(&self, loss: &Loss) -> String {
-        match loss {
-            Loss::Service => {
-                let name = self.name;
-                let words = ["--unit", name, "--output=cat", "--no-pager", "--lines=1"];
-                let mut command = Command::new(JOURNALCTL);
-                command.args(words).arg("--priority=err");
-                let deadline = Instant::now() + INSPECT_TIMEOUT;
-                let message = run_command(&mut command, deadline).unwrap_or_default();
-                match message.trim() {
-                    "" => format!("{name} does not run; see \"journalctl -u {name}\""),
-                    message => format!("{name} does not run: {message}"),
-                }
-            }
-            Loss::Plugin(kind, id) => {
-                let detailed = ctr(&["plugins", "ls", "--detailed"]).unwrap_or_default();
-                let reason = find_message(&detailed, kind, id).unwrap_or("see its journal");
-                format!("containerd cannot load its plugin {kind}.{id}: {reason}")
-            }
+    /// Returns what this service lost since it was opened.
+    fn find_loss(&self, now: &ServiceState) -> Option<String> {
+        let name = self.name;
+        if self.before.is_active && !now.is_active {
+            return Some(format!("{name} does not run; see \"journalctl -u {name}\""));
         }
+        let plugin = self.before.plugins.difference(&now.plugins).next()?;
+        Some(format!("{name} cannot load its plugin {plugin}; see \"ctr plugins ls --detailed\""))
     }
 }
 
@@ -162,36 +129,20 @@ fn systemctl(paths: &[&'static str], booted: &Path, service: &str) -> Result<&'s
     })
 }
 
-fn ctr(words: &[&str]) -> Option<String> {
+fn list_plugins() -> Option<String> {
     let program = CTR.into_iter().find(|path| Path::new(path).exists())?;
-    run_command(Command::new(program).args(words), Instant::now() + INSPECT_TIMEOUT).ok()
+    let mut command = Command::new(program);
+    run_command(command.args(["plugins", "ls"]), Instant::now() + INSPECT_TIMEOUT).ok()
 }
 
 /// The plugins that work, of what "ctr plugins ls" prints: type, id, platforms, status.
-fn parse_working(printed: &str) -> BTreeSet<(String, String)> {
+fn parse_working(printed: &str) -> BTreeSet<String> {
     let lines = printed.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let (kind, id) = (words.next()?, words.next()?);
-        (words.last() == Some("ok")).then(|| (kind.to_owned(), id.to_owned()))
+        (words.last() == Some("ok")).then(|| format!("{kind}.{id}"))
     });
     lines.collect()
-}
-
-/// Why a plugin was not loaded, of what "ctr plugins ls --detailed" prints.
-fn find_message<'p>(printed: &'p str, kind: &str, id: &str) -> Option<&'p str> {
-    let mut lines = printed.lines().filter_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        Some((key.trim(), value.trim()))
-    });
-    lines.find(|(key, value)| *key == "Type" && *value == kind)?;
-    // Several plugins may be of a type.
-    while let Some((_, plugin_id)) = lines.find(|(key, _)| *key == "ID") {
-        if plugin_id == id {
-            let mut rest = lines.take_while(|(key, _)| *key != "Type");
-            return Some(rest.find(|(key, _)| *key == "Message")?.1);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -205,42 +156,33 @@ io.containerd.snapshotter.v1           devmapper                linux/amd64    e
 io.containerd.event.v1                 exchange                 -              ok
 io.containerd.grpc.v1                  cri                      linux/amd64    ok
 ";
-    const DETAILED: &str = "\
-Type:             io.containerd.grpc.v1
-ID:               version
-Platforms:        linux/amd64
-Type:             io.containerd.grpc.v1
-ID:               cri
-Requires:
-                  io.containerd.event.v1
-Error:
-                  Code:        Unknown
-                  Message:     invalid plugin config: no corresponding runtime configured
-Type:             io.containerd.grpc.v1
-ID:               diff
-";
-
     fn state(is_active: bool, printed: &str) -> ServiceState {
         ServiceState { is_active, plugins: parse_working(printed) }
+    }
+
+    fn find_loss(before: &ServiceState, now: &ServiceState) -> Option<String> {
+        let before = before.clone();
+        EngineService { name: "containerd", systemctl: "", before }.find_loss(now)
     }
 
     #[test]
     fn a_plugin_that_worked_and_does_not_is_lost_and_one_that_never_did_is_not() {
         let before = state(true, LISTED);
         assert_eq!(before.plugins.len(), 2);
-        assert_eq!(before.find_loss(&before), None);
+        assert_eq!(find_loss(&before, &before), None);
         let broken = LISTED.replace("linux/amd64    ok", "linux/amd64    error");
-        let loss = Loss::Plugin("io.containerd.grpc.v1".to_owned(), "cri".to_owned());
-        assert_eq!(state(true, &broken).find_loss(&before), Some(loss));
-        assert_eq!(before.find_loss(&state(true, &broken)), None);
+        let loss = find_loss(&before, &state(true, &broken)).unwrap();
+        assert!(loss.starts_with("containerd cannot load its plugin io.containerd.grpc.v1.cri;"));
+        assert_eq!(find_loss(&state(true, &broken), &before), None);
     }
 
     #[test]
     fn a_service_that_ran_and_does_not_is_lost() {
         let (up, down) = (state(true, ""), state(false, ""));
-        assert_eq!(down.find_loss(&up), Some(Loss::Service));
-        assert_eq!(down.find_loss(&down), None);
-        assert_eq!(up.find_loss(&down), None);
+        let loss = find_loss(&up, &down).unwrap();
+        assert_eq!(loss, "containerd does not run; see \"journalctl -u containerd\"");
+        assert_eq!(find_loss(&down, &down), None);
+        assert_eq!(find_loss(&down, &up), None);
     }
 
     #[test]
@@ -274,15 +216,5 @@ ID:               diff
             assert!(line.contains("restart docker with the host's init system"), "{line}");
         }
         assert_eq!(systemctl(&["/nowhere", "/"], Path::new("/"), "docker").unwrap(), "/");
-    }
-
-    #[test]
-    fn the_reason_is_the_plugins_own() {
-        let kind = "io.containerd.grpc.v1";
-        let why = "invalid plugin config: no corresponding runtime configured";
-        assert_eq!(find_message(DETAILED, kind, "cri"), Some(why));
-        assert_eq!(find_message(DETAILED, kind, "version"), None);
-        assert_eq!(find_message(DETAILED, kind, "gone"), None);
-        assert_eq!(find_message(DETAILED, "io.containerd.other.v1", "cri"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! `cdi show`: what a container gets for some devices, and from which file.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use anyhow::Result;
@@ -95,65 +95,51 @@ fn node_line(node: &DeviceNode) -> EditLine {
     (node.path.clone(), format!("{access}{from}"))
 }
 
-/// Files that are mounted the same way between the same two directories.
-struct MountGroup<'m> {
-    directory: &'m str,
-    source: MountSource<'m>,
-    details: String,
-    names: BTreeSet<&'m str>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum MountSource<'m> {
-    /// The path that the file has in the container, or none on the host.
-    Same,
-    /// The directory of a file that has the same name in the container.
-    Directory(&'m str),
-    Path(&'m str),
-}
-
-/// Returns one line per group of mounts.
+/// Returns one line for all files that are mounted the same way between the same two directories.
 fn mounts(mounts: &[Mount]) -> Vec<EditLine> {
-    let mut groups: Vec<MountGroup<'_>> = Vec::new();
+    let mut groups: Vec<(MountKey<'_>, BTreeMap<&str, &str>)> = Vec::new();
     for mount in mounts {
+        let host = mount.host_path.as_str();
         let (directory, name) = mount.container_path.rsplit_once('/').unwrap_or_default();
         let options = mount.options.join(",");
-        let (source, details) = match (mount.type_.as_deref(), mount.host_path.as_str()) {
-            (Some(kind), _) if kind != "bind" => (MountSource::Same, format!("{kind} {options}")),
-            (_, host) if host == mount.container_path => (MountSource::Same, options),
-            (_, host) => match host.rsplit_once('/') {
-                Some((host_directory, host_name)) if host_name == name => {
-                    (MountSource::Directory(host_directory), options)
-                }
-                _ => (MountSource::Path(host), options),
-            },
+        let other_type = mount.type_.as_deref().filter(|kind| *kind != "bind");
+        let source = match host.rsplit_once('/') {
+            _ if other_type.is_some() || host == mount.container_path => None,
+            Some((host_directory, host_name)) if host_name == name => Some(host_directory),
+            _ => Some(host),
         };
-        match groups.iter_mut().find(|group| {
-            (group.directory, group.source, &group.details) == (directory, source, &details)
-        }) {
-            Some(group) => drop(group.names.insert(name)),
-            None => {
-                groups.push(MountGroup { directory, source, details, names: [name].into() });
-            }
+        let details = match other_type {
+            Some(kind) => format!("{kind} {options}"),
+            None => options,
+        };
+        let key = (directory, source, details);
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, names)) => drop(names.insert(name, host)),
+            None => groups.push((key, BTreeMap::from([(name, host)]))),
         }
     }
-    groups.iter().map(mount_line).collect()
+    groups.iter().map(|(key, names)| mount_line(key, names)).collect()
 }
 
-fn mount_line(group: &MountGroup<'_>) -> EditLine {
-    let MountGroup { directory, source, details, names } = group;
-    let names: Vec<&str> = names.iter().copied().collect();
-    let name = match *names {
-        [name] => name,
-        _ => "",
+/// The directory in the container, the directory or renamed file on the host if it has another path, and the details.
+type MountKey<'m> = (&'m str, Option<&'m str>, String);
+
+fn mount_line(
+    (directory, source, details): &MountKey<'_>,
+    names: &BTreeMap<&str, &str>,
+) -> EditLine {
+    let format_source = |path: &str| match source {
+        Some(_) => format!("from {path} "),
+        None => String::new(),
     };
-    let from = match source {
-        MountSource::Same => String::new(),
-        MountSource::Directory(path) if !name.is_empty() => format!("from {path}/{name} "),
-        MountSource::Directory(path) | MountSource::Path(path) => format!("from {path} "),
-    };
-    let list = if name.is_empty() { format!(": {}", names.join(" ")) } else { String::new() };
-    (format!("{directory}/{name}"), format!("{from}{details}{list}"))
+    if let Some((name, host)) = names.first_key_value()
+        && names.len() == 1
+    {
+        return (format!("{directory}/{name}"), format!("{}{details}", format_source(host)));
+    }
+    let list: Vec<&str> = names.keys().copied().collect();
+    let from = format_source(source.unwrap_or_default());
+    (format!("{directory}/"), format!("{from}{details}: {}", list.join(" ")))
 }
 
 fn hook_line(hook: &Hook) -> EditLine {

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use onload_cdi::{MAX_FILE_BYTES, ParseError, Problem, Spec, from_json, from_yaml, lint, validate};
+use onload_cdi::{
+    MAX_FILE_BYTES, ParseError, Problem, Registry, Spec, from_json, from_yaml, lint, validate,
+};
 use onload_sys::fs::regular;
 use onload_sys::text::ErrorChain;
 use serde_json::json;
@@ -75,23 +77,11 @@ pub fn run(global: &GlobalArgs, args: &ValidateArgs, printer: &mut Printer) -> C
 
 fn default_files(global: &GlobalArgs, printer: &mut Printer) -> Result<Vec<PathBuf>> {
     let (host, _) = open_host(global)?;
-    let mut files = Vec::new();
-    for dir in resolve_spec_dirs(&host, &[])? {
-        printer.log_lookup(&dir, dir.is_dir());
-        let entries = match std::fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| format!("listing {}", dir.display())),
-        };
-        for entry in entries {
-            let path = entry.with_context(|| format!("listing {}", dir.display()))?.path();
-            if is_specification(&path) {
-                files.push(path);
-            }
-        }
+    let dirs = resolve_spec_dirs(&host, &[])?;
+    for dir in &dirs {
+        printer.log_lookup(dir, dir.is_dir());
     }
-    files.sort();
-    Ok(files)
+    Ok(Registry::scan(&dirs).paths().into_iter().map(Path::to_owned).collect())
 }
 
 fn extension(path: &Path) -> &str {

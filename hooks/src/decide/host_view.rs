@@ -1,6 +1,7 @@
 //! The facts about this host that the entry points need. They read nothing else of it.
 
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -117,6 +118,8 @@ pub struct LocalHost {
     settings: OnceCell<HookConfig>,
     is_initial_namespace: bool,
     privilege: OnceCell<Privilege>,
+    /// The nodes of a captured host, which has no device files.
+    captured_nodes: BTreeMap<PathBuf, HostNode>,
 }
 
 impl LocalHost {
@@ -157,7 +160,18 @@ impl LocalHost {
             settings: OnceCell::new(),
             is_initial_namespace,
             privilege: OnceCell::new(),
+            captured_nodes: BTreeMap::new(),
         }
+    }
+
+    /// Replaces the settings and adds nodes, to preview changes.
+    pub fn for_preview(
+        self,
+        settings: HookSettings,
+        captured_nodes: BTreeMap<PathBuf, HostNode>,
+    ) -> Self {
+        let HookSettings { config, file } = settings;
+        LocalHost { config: file, settings: OnceCell::from(config), captured_nodes, ..self }
     }
 
     fn path(&self, path: impl AsRef<Path>) -> PathBuf {
@@ -214,7 +228,10 @@ impl LocalHost {
 
 impl NodeLookup for LocalHost {
     fn node(&self, host_path: &str) -> io::Result<HostNode> {
-        HostNodes.node(&self.path(host_path).to_string_lossy())
+        match self.captured_nodes.get(Path::new(host_path)) {
+            Some(node) => Ok(*node),
+            None => HostNodes.node(&self.path(host_path).to_string_lossy()),
+        }
     }
 }
 

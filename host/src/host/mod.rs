@@ -565,6 +565,11 @@ impl Host {
         Ok(node)
     }
 
+    /// Returns the nodes of a captured host, which has no device files.
+    pub fn captured_nodes(&self) -> &BTreeMap<PathBuf, HostNode> {
+        &self.table
+    }
+
     fn find_node(&self, path: &Path) -> Result<Option<HostNode>, HostError> {
         if let Some(node) = self.table.get(path) {
             return Ok(Some(*node));

@@ -78,7 +78,7 @@ pub fn render_openmetrics(input: MetricsInput<'_>) -> Result<String, HostError> 
     families.extend(input.grantees.map(families::container_family));
     families.extend(input.containers.map(families::state_family));
     if let Some(leases) = input.leases {
-        let running = leases.iter().filter(|lease| !lease.has_ended);
+        let running = leases.iter().filter(|lease| !lease.has_ended());
         let classes = running.map(|lease| (lease.device.class, 1));
         let help = "Leases of running containers";
         families.extend([held, families::class_family("leases", help, classes)]);

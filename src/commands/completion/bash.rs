@@ -2,7 +2,7 @@
 //! a `=` in its name: here the whole line is handed over and read as a shell reads it.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -72,7 +72,8 @@ impl EnvCompleter for BashCompleter {
         output: &mut dyn Write,
     ) -> io::Result<()> {
         let breaks = env::var_os(BREAKS).unwrap_or_default();
-        let ShellLine { words, piece } = ShellLine::read(&arguments, breaks.as_bytes());
+        let line = arguments.into_iter().next().unwrap_or_default();
+        let ShellLine { words, piece } = ShellLine::read(&line, breaks.as_bytes());
         let last = words.len().saturating_sub(1);
         let word = words.last().cloned().unwrap_or_default();
         let (head, _) = word.split_at(piece);
@@ -89,11 +90,6 @@ impl EnvCompleter for BashCompleter {
         }
         Ok(())
     }
-}
-
-pub(super) fn words(arguments: &[OsString]) -> Vec<OsString> {
-    let line = ShellLine::read(arguments, b"");
-    line.words.into_iter().map(OsString::from_vec).collect()
 }
 
 /// Options are offered where one is begun, or where there is nothing else.
@@ -117,52 +113,37 @@ struct ShellLine {
     piece: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quote {
-    None,
-    Single,
-    Double,
-}
-
 impl ShellLine {
     /// Splits a line, which the script passes as one word, like a shell but without expansions. A quote may still be
     /// open.
-    fn read(arguments: &[OsString], breaks: &[u8]) -> ShellLine {
+    fn read(line: &OsStr, breaks: &[u8]) -> ShellLine {
         let mut words = Vec::new();
         let mut word: Option<Vec<u8>> = None;
-        let (mut quote, mut piece, mut opened) = (Quote::None, 0, 0);
-        let mut bytes = arguments
-            .first()
-            .map(OsString::as_os_str)
-            .unwrap_or_default()
-            .as_bytes()
-            .iter()
-            .copied();
+        let (mut quote, mut piece, mut opened) = (None, 0, 0);
+        let mut bytes = line.as_bytes().iter().copied();
         while let Some(byte) = bytes.next() {
             match (quote, byte) {
-                (Quote::None, b' ' | b'\t' | b'\n') => {
+                (None, b' ' | b'\t' | b'\n') => {
                     words.extend(word.take());
                     piece = 0;
                 }
-                (Quote::None, b'\'' | b'"') => {
-                    quote = if byte == b'"' { Quote::Double } else { Quote::Single };
+                (None, b'\'' | b'"') => {
+                    quote = Some(byte);
                     opened = word.get_or_insert_default().len();
                 }
-                (Quote::Single, b'\'') | (Quote::Double, b'"') => quote = Quote::None,
-                (Quote::None | Quote::Double, b'\\') => {
-                    word.get_or_insert_default().extend(bytes.next());
-                }
+                (Some(open), byte) if open == byte => quote = None,
+                (None | Some(b'"'), b'\\') => word.get_or_insert_default().extend(bytes.next()),
                 (_, byte) => {
                     let word = word.get_or_insert_default();
                     word.push(byte);
-                    if quote == Quote::None && b"=:".contains(&byte) && breaks.contains(&byte) {
+                    if quote.is_none() && b"=:".contains(&byte) && breaks.contains(&byte) {
                         piece = word.len();
                     }
                 }
             }
         }
         words.push(word.unwrap_or_default());
-        let piece = if quote == Quote::None { piece } else { opened };
+        let piece = if quote.is_none() { piece } else { opened };
         ShellLine { words, piece }
     }
 }
@@ -173,7 +154,7 @@ mod tests {
 
     /// The words, and the piece of the last one.
     fn read(line: &str) -> (Vec<String>, String) {
-        let line = ShellLine::read(&[line.into()], b" \t\n\"'><=;|&(:");
+        let line = ShellLine::read(OsStr::new(line), b" \t\n\"'><=;|&(:");
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let piece = text(&line.words.last().unwrap()[line.piece..]);
         (line.words.iter().map(|word| text(word)).collect(), piece)
@@ -204,7 +185,7 @@ mod tests {
 
     #[test]
     fn where_bash_breaks_no_words_the_piece_is_the_word() {
-        let line = ShellLine::read(&["a b=c:d".into()], b" \t\n");
+        let line = ShellLine::read(OsStr::new("a b=c:d"), b" \t\n");
         assert_eq!(line.piece, 0);
     }
 }

@@ -5,11 +5,10 @@ mod bash;
 mod paths;
 
 use std::env;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
-use clap::{ArgMatches, Command, CommandFactory};
+use clap::{Command, CommandFactory};
 use clap_complete::engine::ArgValueCandidates;
 use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use clap_complete::{CompleteEnv, CompletionCandidate};
@@ -54,14 +53,9 @@ pub fn try_complete() -> Result<bool, clap::Error> {
     let Some(shell) = env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
         return Ok(false);
     };
-    let mut words: Vec<OsString> = env::args_os().skip_while(|word| word != "--").collect();
-    words.drain(..words.len().min(1));
     let is_bash = shell == bash::NAME;
-    if is_bash {
-        words = bash::words(&words);
-    }
     let command = || {
-        let command = add_candidates(Cli::command(), &words);
+        let command = add_candidates(Cli::command());
         if is_bash { paths::leave_to_shell(command) } else { command }
     };
     let completer = CompleteEnv::with_factory(command).var(VARIABLE);
@@ -69,15 +63,12 @@ pub fn try_complete() -> Result<bool, clap::Error> {
     completer.shells(SHELLS).try_complete(env::args_os(), directory.as_deref())
 }
 
-/// Offers the devices of the specifications, as `cdi list` would show them for what was typed so far. They are read with
-/// the user's rights, since specifications are world-readable.
-fn add_candidates(command: Command, words: &[OsString]) -> Command {
-    let devices = || {
-        let words = words.to_vec();
-        ArgValueCandidates::new(move || device_candidates(&words))
-    };
+/// Offers the devices of the specifications. They are read with the user's rights, since specifications are
+/// world-readable.
+fn add_candidates(command: Command) -> Command {
     let with_devices = |command: Command, argument: &str| {
-        command.mut_arg(argument, |argument| argument.add(devices()))
+        command
+            .mut_arg(argument, |argument| argument.add(ArgValueCandidates::new(device_candidates)))
     };
     command
         .mut_subcommand("try", |command| with_devices(command, "device"))
@@ -88,38 +79,15 @@ fn add_candidates(command: Command, words: &[OsString]) -> Command {
         })
 }
 
-fn device_candidates(words: &[OsString]) -> Vec<CompletionCandidate> {
-    let registry = Registry::scan(&directories(words));
+fn device_candidates() -> Vec<CompletionCandidate> {
+    let root = env::var_os("ONLOAD_CTK_HOST_ROOT").unwrap_or_else(|| "/".into());
+    // Errors are ignored, since they cannot be shown while a line is typed.
+    let host = Host::open(Path::new(&root)).ok();
+    let directories = host.and_then(|host| resolve_spec_dirs(&host, &[]).ok()).unwrap_or_default();
+    let registry = Registry::scan(&directories);
     let devices = registry.devices().map(|device| {
         let file = device.path.display().to_string();
         CompletionCandidate::new(device.name.to_string()).help(Some(file.into()))
     });
     devices.collect()
-}
-
-fn directories(words: &[OsString]) -> Vec<PathBuf> {
-    // A line that is half typed is understood as far as it goes.
-    let matches =
-        Cli::command().ignore_errors(true).try_get_matches_from(words).unwrap_or_default();
-    let innermost = innermost(&matches);
-    let root = innermost.try_get_one::<PathBuf>("host_root").ok().flatten();
-    let explicit: Vec<PathBuf> = innermost
-        .try_get_many::<PathBuf>("spec_dir")
-        .ok()
-        .flatten()
-        .into_iter()
-        .flatten()
-        .cloned()
-        .collect();
-    // Errors are ignored, since they cannot be shown while a line is typed.
-    let host = Host::open(root.map_or(Path::new("/"), PathBuf::as_path));
-    let resolved = host.ok().and_then(|host| resolve_spec_dirs(&host, &explicit).ok());
-    resolved.unwrap_or_default()
-}
-
-fn innermost(matches: &ArgMatches) -> &ArgMatches {
-    match matches.subcommand() {
-        Some((_, submatches)) => innermost(submatches),
-        None => matches,
-    }
 }

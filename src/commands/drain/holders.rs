@@ -26,13 +26,32 @@ pub(super) struct DrainHolder {
     pub(super) container: Option<String>,
     pub(super) id: String,
     /// As CLASS=NAME; a node by its path where it belongs to several.
-    pub(super) devices: Vec<String>,
+    pub(super) devices: BTreeSet<String>,
     /// Why it may have any of it, where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unknown: Option<String>,
 }
 
 impl DrainHolder {
+    /// A container that may have devices if `hidden` says what keeps it from being examined.
+    fn new(container: &ContainerStatus, hidden: Option<&Verdict>) -> DrainHolder {
+        let user = container.user.map(|user| format!("of user {user}; ")).unwrap_or_default();
+        DrainHolder {
+            engine: container.engine.as_str(),
+            container: container.name.clone(),
+            id: container.id.clone(),
+            devices: BTreeSet::new(),
+            unknown: hidden.map(|hidden| {
+                let remedy = hidden.remedy.as_deref().unwrap_or_default();
+                format!("{user}{}; {remedy}", hidden.reason)
+            }),
+        }
+    }
+
+    pub(super) fn device_list(&self) -> String {
+        self.devices.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     pub(super) fn display_name(&self) -> String {
         let id = container_id::short_id(&self.id);
         match &self.container {
@@ -47,7 +66,7 @@ impl fmt::Display for DrainHolder {
         let name = escape_controls(self.display_name());
         let holding = match &self.unknown {
             Some(reason) => format!("may use it: {reason}"),
-            None => format!("has {}", self.devices.join(", ")),
+            None => format!("has {}", self.device_list()),
         };
         let holding = escape_controls(holding);
         write!(f, "container {name} ({}), which {holding}", self.engine)
@@ -87,42 +106,32 @@ impl<'s> HolderSearch<'s> {
         let leases = leases::list(self.host)?;
         let status = inspect_containers(self.host, self.inventory, printer)?;
         let mut by_id: BTreeMap<String, DrainHolder> = BTreeMap::new();
-        let mut add = |id: &str, engine, name: Option<&str>, devices: BTreeSet<String>| {
-            if devices.is_empty() {
-                return;
+        let containers = || status.containers.iter().chain(&status.others);
+        for container in containers() {
+            let devices = self.container_devices(container);
+            if !devices.is_empty() {
+                let new = || DrainHolder::new(container, None);
+                by_id.entry(container.id.clone()).or_insert_with(new).devices.extend(devices);
             }
-            let holder = by_id.entry(id.to_owned()).or_insert_with(|| DrainHolder {
-                engine: UNKNOWN,
-                container: None,
-                id: id.to_owned(),
-                devices: Vec::new(),
-                unknown: None,
-            });
-            if holder.engine == UNKNOWN {
-                holder.engine = engine;
-            }
-            if holder.container.is_none() {
-                holder.container = name.map(str::to_owned);
-            }
-            let known = std::mem::take(&mut holder.devices);
-            let all: BTreeSet<String> = known.into_iter().chain(devices).collect();
-            holder.devices = all.into_iter().collect();
-        };
-        for container in status.containers.iter().chain(&status.others) {
-            let (engine, name) = (container.engine.as_str(), container.name.as_deref());
-            add(&container.id, engine, name, self.container_devices(container));
         }
         for entry in leases.iter().filter(|entry| !entry.has_ended()) {
             let device = format!("{}={}", entry.device.class, entry.device.name);
             if self.is_drained(&device) {
-                add(&lease_holder(entry), UNKNOWN, None, BTreeSet::from([device]));
+                let id = lease_holder(entry);
+                let holder = by_id.entry(id.clone()).or_insert_with(|| DrainHolder {
+                    engine: UNKNOWN,
+                    container: None,
+                    id,
+                    devices: BTreeSet::new(),
+                    unknown: None,
+                });
+                holder.devices.insert(device);
             }
         }
-        for container in status.containers.iter().chain(&status.others) {
+        for container in containers() {
             if let Some(hidden) = &container.hidden {
-                by_id
-                    .entry(container.id.clone())
-                    .or_insert_with(|| unknown_holder(container, hidden));
+                let new = || DrainHolder::new(container, Some(hidden));
+                by_id.entry(container.id.clone()).or_insert_with(new);
             }
         }
         let mut holders: Vec<DrainHolder> = by_id.into_values().collect();
@@ -149,20 +158,6 @@ impl<'s> HolderSearch<'s> {
             self.drain.find(class, name)
         });
         entry.is_some()
-    }
-}
-
-/// A container that may have devices, with its engine, which is the only source about it.
-fn unknown_holder(container: &ContainerStatus, hidden: &Verdict) -> DrainHolder {
-    let user = container.user.map(|user| format!("of user {user}; "));
-    let remedy = hidden.remedy.as_deref().unwrap_or_default();
-    let reason = format!("{}{}; {remedy}", user.unwrap_or_default(), hidden.reason);
-    DrainHolder {
-        engine: container.engine.as_str(),
-        container: container.name.clone(),
-        id: container.id.clone(),
-        devices: Vec::new(),
-        unknown: Some(reason),
     }
 }
 

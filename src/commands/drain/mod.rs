@@ -202,7 +202,7 @@ fn print(drain: &DrainList, holders: &[DrainHolder], printer: &mut Printer) -> R
             holder.engine.to_owned(),
             escape_controls(match &holder.unknown {
                 Some(reason) => format!("not known: {reason}"),
-                None => holder.devices.join(", "),
+                None => holder.device_list(),
             }),
         ]
     });

@@ -1,6 +1,6 @@
 //! The engine's client as a process: what it says, how long it may take, and that it ends when the user says so.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -10,72 +10,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::commands::interrupt::Interrupt;
+use crate::commands::process::{last_line, run_with_input, spawn_reader};
 
 /// An image of a hundred megabytes is written to a slow disk.
 const LOADING: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(50);
 
-fn spawn(line: &[String]) -> Result<Child> {
-    let program = line.first().map_or("", String::as_str);
-    let mut command = Command::new(program);
+fn to_command(line: &[String]) -> Command {
+    let mut command = Command::new(line.first().map_or("", String::as_str));
     command.args(line.iter().skip(1)).process_group(0);
-    command.stdin(Stdio::piped());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn();
-    child.with_context(|| format!("running {program}"))
+    command
 }
 
-/// Runs it to its end with that on stdin, and gives what it printed.
+/// Runs a client to its end with `input` on stdin, and returns what it printed.
 pub(super) fn run(line: &[String], input: Vec<u8>, stop: &Interrupt) -> Result<String> {
-    let mut child = spawn(line)?;
-    let stdin = child.stdin.take();
-    // A client that ends early does not read it all.
-    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(&input)));
-    let (stdout, stderr) = (spawn_reader(child.stdout.take()), spawn_reader(child.stderr.take()));
-    let deadline = Instant::now() + LOADING;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        let late = Instant::now() > deadline;
-        if late || stop.refuse().is_err() {
-            let _ = child.kill();
-            let _ = child.wait();
-            stop.refuse()?;
-            bail!("{}: it did not end within {} s", command_verb(line), LOADING.as_secs());
-        }
-        thread::sleep(TICK);
-    };
-    let stdout = stdout.recv().unwrap_or_default();
-    if !status.success() {
-        let stderr = stderr.recv().unwrap_or_default();
-        bail!("{}: {}", command_verb(line), last_line(&stderr, &status.to_string()));
-    }
-    Ok(stdout)
-}
-
-fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    receiver
-}
-
-/// As in "docker load".
-fn command_verb(line: &[String]) -> String {
-    line.iter().take(2).cloned().collect::<Vec<_>>().join(" ")
-}
-
-/// The last line that says something; engines end with the reason, and docker points to its help after it. The hook's
-/// message is a line; docker and containerd append ": unknown".
-fn last_line(stderr: &str, fallback: &str) -> String {
-    let mut lines = stderr.lines().rev().map(str::trim);
-    let last = lines
-        .find(|line| !line.is_empty() && !line.starts_with(": ") && !line.contains(" --help'"));
-    last.unwrap_or(fallback).to_owned()
+    run_with_input(&mut to_command(line), input, Instant::now() + LOADING, stop)
 }
 
 /// A container in the foreground. It ends when its stdin does, and with it this program.
@@ -88,7 +37,9 @@ pub(super) struct ForegroundContainer {
 
 impl ForegroundContainer {
     pub(super) fn start(line: &[String]) -> Result<ForegroundContainer> {
-        let mut child = spawn(line)?;
+        let mut command = to_command(line);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("running {}", line.join(" ")))?;
         let stdout = child.stdout.take();
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
