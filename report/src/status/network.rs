@@ -86,13 +86,13 @@ impl<'l> AcceleratedInterfaces<'l> {
             .into_iter()
             .filter_map(|address| {
                 let link = links.iter().find(|link| link.index == address.index)?;
-                Some((address.address, link.name.clone()))
+                Some((address.address, link.display_name()))
             })
             .collect();
         let host_ports =
             index_by_name.iter().map(|(name, index)| ((true, *index), name.clone())).collect();
         let host_paths = with_uppers(&index_by_name.values().copied().collect(), &links);
-        let links = links.into_iter().map(|link| (link.name, link.index));
+        let links = links.into_iter().map(|link| (link.display_name(), link.index));
         let host_interfaces =
             index_by_name.into_iter().chain(links).map(|(name, number)| ContainerInterface {
                 name,
