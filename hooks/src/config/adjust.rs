@@ -55,8 +55,6 @@ pub struct AdjustmentEdits {
     pub mounts: Vec<Mount>,
     pub nodes: Vec<ContainerNode>,
     pub hooks: Vec<(HookName, Hook)>,
-    /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
-    pub limit_hooks: Vec<(HookName, Hook)>,
     /// The kinds of edits that a specification has beyond these, as CDI calls them.
     pub others: Vec<&'static str>,
 }
@@ -180,13 +178,13 @@ fn split_edits(edits: ContainerEdits) -> Result<AdjustmentEdits> {
         env.retain(|(held, _)| held != name);
         env.push((name.to_owned(), value.to_owned()));
     }
-    let (limit_hooks, hooks) = edits
+    let hooks = edits
         .hooks
         .into_iter()
-        .filter_map(|hook| Some((*hook.hook_name.valid()?, hook)))
-        .partition(|(_, hook)| is_limit_hook(hook));
+        .filter(|hook| !is_limit_hook(hook))
+        .filter_map(|hook| Some((*hook.hook_name.valid()?, hook)));
     let (mounts, nodes) = (edits.mounts, Vec::new());
-    Ok(AdjustmentEdits { env, mounts, nodes, hooks, limit_hooks, others })
+    Ok(AdjustmentEdits { env, mounts, nodes, hooks: hooks.collect(), others })
 }
 
 /// Returns whether a hook is redundant: the limit is part of the adjustment, and the nodes were just checked. An engine
