@@ -2,13 +2,12 @@
 //! directory, which the specification of the claim mounts at the standard path.
 //!
 //! Files are written before their containers start, with the data that an interface will have in the pod: the container
-//! starts only if the hook applies it. A mounted file is rewritten in place, since containers would not see a new
-//! inode.
+//! starts only if the hook applies it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -72,7 +71,7 @@ impl MetadataFiles {
                 bail!("request {} is not a file name", Quoted(request));
             }
             let path = self.claim_dir(uid).join(format!("{request}{END}"));
-            write_one(&path, |generation| metadata_json(uid, prepared_claim, &devices, generation))
+            write_one(&path, &metadata_json(uid, prepared_claim, &devices))
                 .with_context(|| format!("writing what pods read to {}", path.display()))?;
             mounts.insert(request.to_owned(), mount(&path, prepared_claim, request));
         }
@@ -104,7 +103,7 @@ impl MetadataFiles {
     /// Returns which claim the files describe.
     pub(crate) fn read_claim(&self, uid: &ClaimUid) -> Option<Claim> {
         let files = fs::read_dir(self.claim_dir(uid)).into_iter().flatten().flatten();
-        files.filter_map(|file| read(&file.path()).ok()?).find_map(|text| {
+        files.filter_map(|file| fs::read_to_string(file.path()).ok()).find_map(|text| {
             let described: Value = serde_json::from_str(text.lines().next()?).ok()?;
             let text = |key: &str| Some(described["metadata"][key].as_str()?.to_owned());
             Some(Claim { namespace: text("namespace")?, name: text("name")?, uid: uid.to_string() })
@@ -120,7 +119,6 @@ fn metadata_json(
     uid: &ClaimUid,
     prepared_claim: &PreparedClaim,
     devices: &[&DeviceMetadata],
-    generation: i64,
 ) -> String {
     let of_devices = devices.iter().map(|device| {
         let prepared = &device.prepared;
@@ -135,7 +133,7 @@ fn metadata_json(
     let mut metadata = json!({
         "kind": "DeviceMetadata",
         "metadata": {"name": prepared_claim.name, "namespace": prepared_claim.namespace, "uid": uid.as_str(),
-            "generation": generation},
+            "generation": 1},
         "requests": [{"name": devices.first().map_or("", |device| &device.chosen),
             "devices": of_devices}],
     });
@@ -150,43 +148,19 @@ fn metadata_json(
     text
 }
 
-/// Writes a file if it is missing or differs in more than its generation.
-fn write_one(path: &Path, text: impl Fn(i64) -> String) -> Result<()> {
-    let Some(before) = read(path)? else {
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        // Not synchronised, since claims are prepared again after a reboot.
-        let mut file = File::create(path)?;
-        file.set_permissions(Permissions::from_mode(READABLE))?;
-        return Ok(file.write_all(text(1).as_bytes())?);
-    };
-    let generation = parse_generation(&before);
-    if text(generation).trim_end() == before.trim_end() {
+/// Writes a file unless it has this content.
+fn write_one(path: &Path, text: &str) -> Result<()> {
+    if fs::read(path).is_ok_and(|before| before == text.as_bytes()) {
         return Ok(());
     }
-    let mut now = text(generation + 1);
-    // The text is padded to the earlier length and written by a single call, so that a concurrent reader sees no
-    // truncated file.
-    let rest = before.len().saturating_sub(now.len());
-    now.extend(std::iter::repeat_n('\n', rest));
-    let file = OpenOptions::new().write(true).open(path)?;
-    Ok(file.write_all_at(now.as_bytes(), 0)?)
-}
-
-fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        // A file that is not UTF-8 was not written by this program.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(String::new())),
-        read => read.map(Some),
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
     }
-}
-
-fn parse_generation(text: &str) -> i64 {
-    let line = text.lines().next().unwrap_or_default();
-    let value: Value = serde_json::from_str(line).unwrap_or_default();
-    value["metadata"]["generation"].as_i64().unwrap_or(0)
+    // Not synchronised, since claims are prepared again after a reboot.
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::set_permissions(&new, Permissions::from_mode(READABLE))?;
+    Ok(fs::rename(&new, path)?)
 }
 
 fn mount(path: &Path, prepared_claim: &PreparedClaim, request: &str) -> Mount {
@@ -316,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_keeps_its_inode_and_its_generation_rises() {
+    fn a_file_is_written_when_it_changes() {
         let dir = tempfile::tempdir().unwrap();
         let files = MetadataFiles::for_driver(dir.path());
         let mut device = described("r", "x");
@@ -330,28 +304,17 @@ mod tests {
             written.unwrap().remove("r").unwrap()
         };
         let mount = write(&device);
-        let stat = || {
-            let of_file = fs::metadata(&mount.host_path).unwrap();
-            (of_file.ino(), of_file.mtime_nsec())
-        };
-        let first = stat();
+        let inode = || fs::metadata(&mount.host_path).unwrap().ino();
+        let first = inode();
         write(&device);
-        assert_eq!(stat(), first, "it is not written again");
+        assert_eq!(inode(), first, "it is not written again");
         let network = &documents(&mount)[0]["requests"][0]["devices"][0]["networkData"];
         assert_eq!(network["ips"], json!(["192.0.2.10/24"]));
         device.prepared.network = None;
         write(&device);
-        assert_eq!(stat().0, first.0);
         let documents = documents(&mount);
         assert_eq!(documents.len(), 2);
-        for document in documents {
-            assert_eq!(document["metadata"]["generation"], 2);
-            assert_eq!(document["requests"][0]["devices"][0].get("networkData"), None);
-        }
-        // The file was damaged.
-        fs::write(&mount.host_path, b"\xff").unwrap();
-        write(&device);
-        assert_eq!(parse_generation(&fs::read_to_string(&mount.host_path).unwrap()), 1);
+        assert_eq!(documents[0]["requests"][0]["devices"][0].get("networkData"), None);
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Preparer {
         let context =
             PrepareContext { node: &self.node, snapshot: &snapshot, specs: &self.specs.current() };
         let mut decision = decide(allocated, uid, context)?;
-        for device in decision.leased.iter().chain(&decision.other_functions) {
+        for device in &decision.leased {
             let refused = refuse_held(&self.host_root, device, uid);
             refused.with_context(|| format!("request {}", Quoted(&device.request)))?;
         }

@@ -12,7 +12,6 @@ mod summary;
 pub use device::{DRAINED, HELD_TAINT, UNHEALTHY};
 pub(crate) use device::{DeviceForm, attributes, is_claim_lease};
 pub use features::DraFeatures;
-pub(crate) use pool::parent_pf;
 pub use pool::{SliceInput, SlicePool};
 pub use probe::probe;
 pub use summary::{SliceSummary, fingerprint, lost_features};

@@ -21,7 +21,6 @@ use super::allocation::AllocatedDevice;
 use super::claim_spec::{ClaimDevice, VariablesByRequest, cdi_device_name, cdi_request_name};
 use super::metadata::DeviceMetadata;
 use super::parameters::misplaced_error;
-use crate::dra::slices::parent_pf;
 use crate::names::{NodeName, device_label, find_device};
 use crate::resources::{VariableDevice, pci_variables};
 use crate::snapshot::KubernetesSnapshot;
@@ -42,9 +41,6 @@ pub(crate) struct PrepareDecision {
     pub(crate) devices: Vec<Device>,
     /// The devices that the claim's hooks lease.
     pub(crate) leased: Vec<ClaimDevice>,
-    /// Devices that other claims and containers must not have: the physical function of a leased virtual function, and
-    /// the virtual functions of a leased physical function.
-    pub(crate) other_functions: Vec<ClaimDevice>,
     /// Variables for containers that requested extended resources.
     pub(crate) variables: VariablesByRequest,
     pub(crate) metadata: Vec<DeviceMetadata>,
@@ -121,8 +117,6 @@ impl PrepareContext<'_> {
             // the device.
             ids.extend(claim_devices.iter().map(|entry| cdi_device_name(uid, &entry.device)));
             decision.leased.extend(claim_devices);
-            let family = self.excluded_functions(&allocated.request, device);
-            decision.other_functions.extend(family);
         }
         // Omits an interface's own CDI device if the claim's hook sets up the function: it contains only a hook, which
         // would require the operator's settings instead. Keeps that of a vfio function: it provides the device nodes,
@@ -179,28 +173,6 @@ impl PrepareContext<'_> {
             pci: device.pci,
             nodes: nodes.map_or(&[], Vec::as_slice),
         }
-    }
-
-    /// Returns the functions that must not be in use at the same time as a vfio function, since they may share its
-    /// hardware: its physical function, or its virtual functions.
-    fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
-        let is_of = |child: &HostDevice, parent: &HostDevice| {
-            parent.pci.is_some() && parent_pf(child) == parent.pci
-        };
-        let all: BTreeSet<DeviceName> = self
-            .snapshot
-            .devices
-            .iter()
-            .filter(|other| device.class.is_iommu_group() && other.class == device.class)
-            .filter(|other| is_of(other, device) || is_of(device, other))
-            .flat_map(|other| cdi_device_names(other).chain([other.name.clone()]))
-            .collect();
-        all.iter()
-            .map(|name| ClaimDevice {
-                max_holders: 1,
-                ..claim_device(request, device, device.class, name)
-            })
-            .collect()
     }
 
     /// Returns why discovery excluded the device with this name, or `None` if it excluded no such device.
