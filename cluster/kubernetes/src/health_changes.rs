@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use onload_core::class::Class;
 use onload_host::offers::Health;
 
-use crate::resources::{PluginDevice, Resource};
+use crate::resources::Resource;
 
 const MAX_LOGGED: usize = 32;
 
@@ -24,35 +24,9 @@ pub(crate) fn log(before: Option<&Resource>, now: &Resource) {
             None => tracing::info!(resource = %name, device, "device healthy"),
         }
     }
-    for (device, left, reason) in slot_changes(before, now).take(MAX_LOGGED) {
-        tracing::info!(resource = %name, device, left, %reason, "others have slots");
-    }
     if let Some(more) = lines.len().checked_sub(MAX_LOGGED + 1) {
         tracing::info!(resource = %name, more = more + 1, "and more devices");
     }
-}
-
-fn devices_by_name(resource: Option<&Resource>) -> BTreeMap<(Class, &str), &PluginDevice> {
-    resource
-        .into_iter()
-        .flat_map(|resource| &resource.devices)
-        .map(|device| ((device.class, device.name.as_str()), device))
-        .collect()
-}
-
-/// Returns the devices whose number of slots left by other containers has changed.
-fn slot_changes<'a>(
-    before: Option<&'a Resource>,
-    now: &'a Resource,
-) -> impl Iterator<Item = (&'a str, u32, &'a str)> {
-    let before = devices_by_name(before);
-    now.devices.iter().filter_map(move |device| {
-        let (remaining, reason) = device.remaining.as_ref().filter(|remaining| remaining.0 > 0)?;
-        let name = device.name.as_str();
-        let before = before.get(&(device.class, name));
-        let is_new = before.is_none_or(|before| before.remaining != device.remaining);
-        is_new.then_some((name, *remaining, reason.as_str()))
-    })
 }
 
 /// Returns the devices whose health or reason has changed. A new device is reported only if it is unhealthy.
@@ -60,10 +34,14 @@ fn health_changes<'a>(
     before: Option<&'a Resource>,
     now: &'a Resource,
 ) -> Vec<(&'a str, Option<&'a str>)> {
-    let before = devices_by_name(before);
+    let before: BTreeMap<(Class, &str), &Health> = before
+        .into_iter()
+        .flat_map(|resource| &resource.devices)
+        .map(|device| ((device.class, device.name.as_str()), &device.health))
+        .collect();
     let changed = now.devices.iter().filter(|device| {
         let before = before.get(&(device.class, device.name.as_str()));
-        *before.map_or(&Health::Healthy, |before| &before.health) != device.health
+        *before.unwrap_or(&&Health::Healthy) != &device.health
     });
     let lines = changed.map(|device| match &device.health {
         Health::Healthy => (device.name.as_str(), None),
@@ -77,6 +55,7 @@ mod tests {
     use onload_core::kubernetes_settings::ResourceName;
 
     use super::*;
+    use crate::resources::PluginDevice;
 
     fn with(devices: &[(&str, Option<&str>)]) -> Resource {
         let device = |(name, reason): &(&str, Option<&str>)| PluginDevice {
@@ -106,21 +85,5 @@ mod tests {
         assert_eq!(health_changes(Some(&first), &second), changes);
         let third = with(&[("a", Some("no specification"))]);
         assert_eq!(health_changes(Some(&second), &third), [("a", Some("no specification"))]);
-    }
-
-    #[test]
-    fn slots_of_others_are_told_of_the_device_that_changed_wherever_it_stands() {
-        let names: Vec<String> = (0..40).map(|number| format!("d{number}")).collect();
-        let devices: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
-        let mut before = with(&devices);
-        for device in &mut before.devices {
-            device.remaining = Some((9, "pod a".to_owned()));
-        }
-        let mut now = before.clone();
-        assert_eq!(slot_changes(Some(&before), &now).count(), 0);
-        assert_eq!(slot_changes(None, &now).count(), 40);
-        now.devices[39].remaining = Some((8, "pods a, b".to_owned()));
-        let changes: Vec<_> = slot_changes(Some(&before), &now).collect();
-        assert_eq!(changes, [("d39", 8, "pods a, b")]);
     }
 }

@@ -59,8 +59,11 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
     let making = || format!("making socket {shown}");
     match fs::symlink_metadata(path) {
         Ok(metadata) => {
-            if let Some(what) = foreign_reason(&metadata) {
-                bail!("making socket {shown}: {what} has this name; move it away");
+            if !is_own_socket(&metadata) {
+                bail!(
+                    "making socket {shown}: another file or another user's socket has this name; \
+                     move it away"
+                );
             }
             fs::remove_file(path).with_context(making)?;
         }
@@ -76,9 +79,7 @@ pub fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
 
 /// Returns whether the file is this user's socket without a listener, left by a killed process.
 pub async fn is_left_over(path: &Path) -> bool {
-    let is_own =
-        fs::symlink_metadata(path).is_ok_and(|metadata| foreign_reason(&metadata).is_none());
-    if !is_own {
+    if !fs::symlink_metadata(path).is_ok_and(|metadata| is_own_socket(&metadata)) {
         return false;
     }
     match timeout(CONNECT, UnixStream::connect(path)).await {
@@ -87,18 +88,9 @@ pub async fn is_left_over(path: &Path) -> bool {
     }
 }
 
-/// Returns the error for a file that must not be removed.
-fn foreign_reason(metadata: &Metadata) -> Option<&'static str> {
-    let kind = metadata.file_type();
-    if kind.is_symlink() {
-        Some("a symbolic link")
-    } else if kind.is_dir() {
-        Some("a directory")
-    } else if !kind.is_socket() {
-        Some("a file that is not a socket")
-    } else {
-        (metadata.uid() != geteuid().as_raw()).then_some("another user's socket")
-    }
+/// Returns whether this program may remove a file.
+fn is_own_socket(metadata: &Metadata) -> bool {
+    metadata.file_type().is_socket() && metadata.uid() == geteuid().as_raw()
 }
 
 #[cfg(test)]
@@ -148,9 +140,9 @@ mod tests {
         fs::write(path("file"), "x").unwrap();
         fs::create_dir(path("dir")).unwrap();
         symlink(path("elsewhere"), path("link")).unwrap();
-        for (name, what) in [("file", "not a socket"), ("dir", "a directory"), ("link", "link")] {
+        for name in ["file", "dir", "link"] {
             let error = bind(&path(name)).unwrap_err().to_string();
-            assert!(error.contains(what) && error.contains(name), "{error}");
+            assert!(error.contains("another file ") && error.contains(name), "{error}");
             assert!(fs::symlink_metadata(path(name)).is_ok());
         }
         let error = bind(&path("absent/a.sock")).unwrap_err();

@@ -32,7 +32,6 @@ const MISSING_VARIABLE: &str = "ONLOAD_CTK_NOT_GIVEN";
 #[derive(Clone, Debug, Default)]
 pub struct NomadSnapshot {
     pub plan: NomadPlan,
-    pub warnings: BTreeSet<String>,
     pub settings: PluginSettings,
     /// `None` before the first survey.
     pub host: Option<Arc<Host>>,
@@ -65,7 +64,6 @@ impl NomadSnapshot {
         plan.left_out.extend(survey.exclusions);
         Ok(NomadSnapshot {
             plan,
-            warnings: survey.warnings,
             settings: settings.clone(),
             host: Some(Arc::clone(host)),
             tasks,

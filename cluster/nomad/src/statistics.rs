@@ -68,7 +68,7 @@ fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue,
     if let Some(interface) = &source.interface {
         let dir = Path::new(NET).join(interface).join("statistics");
         let counters =
-            StatObject { attributes: read_counters(host, &dir, unit_of), ..StatObject::default() };
+            StatObject { attributes: read_counters(host, &dir), ..StatObject::default() };
         summaries.extend(traffic_value(&counters, "rx_bytes", "tx_bytes"));
         if !counters.attributes.is_empty() {
             stats.nested.insert("interface".to_owned(), counters);
@@ -84,18 +84,14 @@ fn read_statistics(host: &Host, source: &StatisticsSource) -> Option<(StatValue,
 }
 
 /// Reads the counters of a directory by file name. Files without a number are skipped.
-fn read_counters(
-    host: &Host,
-    dir: &Path,
-    unit: fn(&str) -> &'static str,
-) -> BTreeMap<String, StatValue> {
+fn read_counters(host: &Host, dir: &Path) -> BTreeMap<String, StatValue> {
     let Ok(listing) = host.list(dir) else {
         return BTreeMap::new();
     };
     let mut counters = BTreeMap::new();
     for name in listing.names {
         if let Some(value) = read_number(host, &dir.join(&name)) {
-            let value = count(value, unit(&name), &name);
+            let value = count(value, unit_of(&name), &name);
             counters.insert(name, value);
         }
     }
@@ -106,19 +102,11 @@ fn read_number(host: &Host, path: &Path) -> Option<u64> {
     host.text(path).ok()??.trim().parse().ok()
 }
 
-/// Returns the unit of an interface's counter (Documentation/ABI/testing/sysfs-class-net-statistics).
+/// Returns the unit of a counter of an interface (Documentation/ABI/testing/sysfs-class-net-statistics) or an RDMA port,
+/// whose data is counted in words of four bytes (Documentation/ABI/stable/sysfs-class-infiniband).
 fn unit_of(name: &str) -> &'static str {
     match name {
         _ if name.ends_with("_bytes") => "B",
-        _ if name.ends_with("_packets") => "packets",
-        _ => "",
-    }
-}
-
-/// Returns the unit of an RDMA port's counter: data is counted in words of four bytes
-/// (Documentation/ABI/stable/sysfs-class-infiniband).
-fn unit_of_port(name: &str) -> &'static str {
-    match name {
         _ if name.ends_with("_data") => "4 B",
         _ if name.ends_with("_packets") => "packets",
         _ => "",
@@ -143,7 +131,7 @@ fn read_rdma_ports(host: &Host, device: &str) -> BTreeMap<String, StatObject> {
     for port in &listing.names {
         let mut values = BTreeMap::new();
         for kind in ["hw_counters", "counters"] {
-            values.extend(read_counters(host, &dir.join(port).join(kind), unit_of_port));
+            values.extend(read_counters(host, &dir.join(port).join(kind)));
         }
         // Not a counter, but how often counters are read from the hardware.
         values.remove("lifespan");

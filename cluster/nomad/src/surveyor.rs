@@ -83,7 +83,6 @@ impl NomadSurveyor {
                 period: MIN_PERIOD,
                 last_message: LastMessage::default(),
                 left_out: BTreeSet::new(),
-                warnings: BTreeSet::new(),
             };
             let started = host_watch::start(
                 move |watch| Some(task.survey_until_current(watch)),
@@ -115,7 +114,6 @@ struct SurveyTask {
     period: Duration,
     last_message: LastMessage,
     left_out: BTreeSet<String>,
-    warnings: BTreeSet<String>,
 }
 
 impl SurveyTask {
@@ -176,15 +174,11 @@ impl SurveyTask {
         });
     }
 
-    /// Logs once each offer that is not published, and each warning.
+    /// Logs once each offer that is not published.
     fn explain(&mut self, snapshot: &NomadSnapshot) {
         for line in snapshot.plan.left_out.difference(&self.left_out) {
             tracing::info!("{line}");
         }
-        for line in snapshot.warnings.difference(&self.warnings) {
-            tracing::warn!("{line}");
-        }
         self.left_out.clone_from(&snapshot.plan.left_out);
-        self.warnings.clone_from(&snapshot.warnings);
     }
 }

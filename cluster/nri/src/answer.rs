@@ -2,7 +2,6 @@
 //! with some of its edits would look like one with all of them.
 
 use onload_cdi::{Hook as CdiHook, HookName, Mount as CdiMount};
-use onload_core::hook_arguments::HookArguments;
 use onload_core::request::Request;
 use onload_hooks::config::adjust::{Adjustment, ContainerNode, LD_PRELOAD};
 use onload_sys::error::{Error, Result};
@@ -31,9 +30,8 @@ pub fn check(request: &Request, runtime: &NriRuntime) -> Result<()> {
     }
     match &request.hugepages_limit {
         Some(entry) if !runtime.supports_hugepage_limits() => {
-            let remedy = if runtime.has_pods() { USE_HANDLER } else { USE_DOCKER };
             bail!(
-                "{}: {runtime} cannot be told limits on huge pages by NRI; {remedy}",
+                "{}: {runtime} cannot be told limits on huge pages by NRI; {USE_HANDLER}",
                 entry.origin
             )
         }
@@ -48,6 +46,9 @@ pub fn build_answer(
     runtime: &NriRuntime,
 ) -> Result<ContainerAdjustment> {
     let builder = AnswerBuilder { adjustment, runtime };
+    if !runtime.has_pods() {
+        return Err(builder.refusal_error("devices", USE_DOCKER));
+    }
     match &adjustment.names {
         Some(names) if runtime.features.names => builder.build_by_names(names, held_names),
         _ => builder.build_by_edits(),
@@ -72,10 +73,9 @@ impl AnswerBuilder<'_> {
         held_names: &[String],
     ) -> Result<ContainerAdjustment> {
         let names = names.iter().filter(|name| !held_names.contains(name));
-        let (rlimits, _) = self.limits()?;
         Ok(ContainerAdjustment {
             cdi_devices: names.map(|name| CdiDevice { name: name.clone() }).collect(),
-            rlimits,
+            rlimits: self.limits()?,
             linux: self.linux(Vec::new()),
             ..ContainerAdjustment::default()
         })
@@ -84,60 +84,21 @@ impl AnswerBuilder<'_> {
     fn build_by_edits(&self) -> Result<ContainerAdjustment> {
         let adjustment = self.adjustment;
         if let Some(other) = adjustment.others.first() {
-            let remedy = if self.runtime.features.is_whole { UPDATE_FOR_NAMES } else { USE_DOCKER };
-            return Err(self.refusal_error(&format!("{other} of a specification"), remedy));
-        }
-        if !self.runtime.features.is_whole {
-            return self.variables_and_mounts();
+            let what = format!("{other} of a specification");
+            return Err(self.refusal_error(&what, UPDATE_FOR_NAMES));
         }
         let devices =
             adjustment.nodes.iter().map(|node| self.device(node)).collect::<Result<_>>()?;
-        let (rlimits, by_hooks) = self.limits()?;
-        let limit_hooks: &[_] = if by_hooks { &adjustment.limit_hooks } else { &[] };
-        let hooks = hooks_by_stage(adjustment.hooks.iter().chain(limit_hooks))
+        let hooks = hooks_by_stage(&adjustment.hooks)
             .map_err(|stage| self.refusal_error(&format!("hooks of stage {stage}"), USE_HANDLER))?;
         Ok(ContainerAdjustment {
             mounts: adjustment.mounts.iter().map(mount).collect(),
             env: self.env(),
             hooks,
             linux: self.linux(devices),
-            rlimits,
+            rlimits: self.limits()?,
             cdi_devices: Vec::new(),
         })
-    }
-
-    fn variables_and_mounts(&self) -> Result<ContainerAdjustment> {
-        let adjustment = self.adjustment;
-        let what = if let Some(node) = adjustment.nodes.first() {
-            format!("device node {}", node.path)
-        } else if !adjustment.hooks.is_empty() {
-            "hooks".to_owned()
-        } else if let Some(limit) = adjustment.limits.first() {
-            limit.type_.clone()
-        } else {
-            let mounts = adjustment.mounts.iter().map(|mount| self.read_only_mount(mount));
-            return Ok(ContainerAdjustment {
-                env: self.env(),
-                mounts: mounts.collect::<Result<_, _>>()?,
-                ..ContainerAdjustment::default()
-            });
-        };
-        Err(self.refusal_error(&what, USE_DOCKER))
-    }
-
-    /// Returns a bind mount whose only option is `ro`.
-    fn read_only_mount(&self, cdi_mount: &CdiMount) -> Result<Mount> {
-        const BIND_OPTIONS: [&str; 5] = ["bind", "rbind", "ro", "nosuid", "nodev"];
-        let mount = mount(cdi_mount);
-        let options = &mount.options;
-        let odd = options.iter().find(|option| !BIND_OPTIONS.contains(&option.as_str()));
-        let is_read_only = options.iter().any(|option| option == "ro");
-        // nosuid and nodev protect against files of other users, and are not needed for root's read-only files.
-        if mount.r#type != "bind" || odd.is_some() || !is_read_only {
-            let what = format!("the mount at {} with its options", cdi_mount.container_path);
-            return Err(self.refusal_error(&what, USE_DOCKER));
-        }
-        Ok(Mount { options: vec!["ro".to_owned()], ..mount })
     }
 
     /// Returns the variables. A preload that another plugin set is merged like the container's own. NRI rejects a
@@ -151,27 +112,17 @@ impl AnswerBuilder<'_> {
         env.map(|(key, value)| KeyValue { key, value }).collect()
     }
 
-    /// Returns the limits, and whether a hook has to raise the one on locked memory instead.
-    fn limits(&self) -> Result<(Vec<PosixRlimit>, bool)> {
+    fn limits(&self) -> Result<Vec<PosixRlimit>> {
         let limits = &self.adjustment.limits;
-        if self.runtime.features.limits || limits.is_empty() {
-            let limits = limits.iter().map(|limit| PosixRlimit {
-                r#type: limit.type_.clone(),
-                hard: limit.hard,
-                soft: limit.soft,
-            });
-            return Ok((limits.collect(), false));
+        if let Some(limit) = limits.first().filter(|_| !self.runtime.features.limits) {
+            return Err(self.refusal_error(&limit.type_, UPDATE_FOR_LIMITS));
         }
-        let adjustment = self.adjustment;
-        let mut hooks = adjustment.hooks.iter().chain(&adjustment.limit_hooks);
-        let has_hook = hooks.any(|(_, hook)| {
-            let arguments = HookArguments::from_command(&hook.args);
-            arguments.is_some_and(|(_, arguments)| arguments.memlock.is_some())
+        let limits = limits.iter().map(|limit| PosixRlimit {
+            r#type: limit.type_.clone(),
+            hard: limit.hard,
+            soft: limit.soft,
         });
-        match limits.iter().find(|limit| !has_hook || limit.type_ != "RLIMIT_MEMLOCK") {
-            Some(limit) => Err(self.refusal_error(&limit.type_, UPDATE_FOR_LIMITS)),
-            None => Ok((Vec::new(), true)),
-        }
+        Ok(limits.collect())
     }
 
     fn linux(&self, devices: Vec<LinuxDevice>) -> Option<LinuxContainerAdjustment> {
@@ -223,9 +174,7 @@ fn mount(cdi_mount: &CdiMount) -> Mount {
 }
 
 /// Groups hooks by stage. Returns the stage that NRI does not support, if any.
-fn hooks_by_stage<'a>(
-    all: impl Iterator<Item = &'a (HookName, CdiHook)>,
-) -> Result<Option<Hooks>, HookName> {
+fn hooks_by_stage(all: &[(HookName, CdiHook)]) -> Result<Option<Hooks>, HookName> {
     let mut hooks = Hooks::default();
     for (stage, hook) in all {
         let list = match stage {

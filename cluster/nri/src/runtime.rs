@@ -14,11 +14,9 @@ pub struct NriRuntime {
     pub features: RuntimeFeatures,
 }
 
-/// The parts of an answer that a runtime supports. All runtimes support variables and mounts.
+/// The parts of an answer that a runtime supports. All runtimes but dockerd support edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeFeatures {
-    /// Whether it supports nodes, hooks and cgroups. Without these, `ro` is the only mount option.
-    pub is_whole: bool,
     pub limits: bool,
     pub names: bool,
 }
@@ -37,26 +35,14 @@ impl NriRuntime {
             name => name,
         };
         let features = match name {
-            // moby, daemon/internal/nri: anything else makes the creation fail.
-            "docker" => RuntimeFeatures { is_whole: false, limits: false, names: false },
+            // moby, daemon/internal/nri: anything but variables and mounts makes the creation fail.
+            "docker" => RuntimeFeatures { limits: false, names: false },
             // NRI 0.4 came with 1.7.7, the injection of names with 2.1.
-            "containerd" => RuntimeFeatures {
-                is_whole: true,
-                limits: since((1, 7, 7)),
-                names: since((2, 1, 0)),
-            },
-            "cri-o" => RuntimeFeatures {
-                is_whole: true,
-                limits: since((1, 29, 0)),
-                names: since((1, 34, 0)),
-            },
+            "containerd" => RuntimeFeatures { limits: since((1, 7, 7)), names: since((2, 1, 0)) },
+            "cri-o" => RuntimeFeatures { limits: since((1, 29, 0)), names: since((1, 34, 0)) },
             // Runtimes that report an NRI version support limits. Names are resolved by the runtime itself, which not
             // every one does.
-            _ => RuntimeFeatures {
-                is_whole: true,
-                limits: !request.nri_version.is_empty(),
-                names: false,
-            },
+            _ => RuntimeFeatures { limits: !request.nri_version.is_empty(), names: false },
         };
         NriRuntime { name: name.to_owned(), version: request.runtime_version.clone(), features }
     }
@@ -71,7 +57,7 @@ impl NriRuntime {
     /// `disable_hugetlb_controller = false`, which it does not report (internal/cri/config/config_unix.go).
     #[must_use]
     pub fn supports_hugepage_limits(&self) -> bool {
-        self.features.is_whole && self.name != "containerd"
+        self.name != "containerd"
     }
 }
 
@@ -129,7 +115,6 @@ mod tests {
             ("cri-o", "1.34.1", true, true),
         ] {
             let abilities = runtime(name, version, "").features;
-            assert!(abilities.is_whole, "{name} {version}");
             assert_eq!((abilities.limits, abilities.names), (limits, names), "{name} {version}");
         }
     }
@@ -150,9 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn docker_takes_variables_and_mounts_alone() {
+    fn docker_takes_neither_limits_nor_names() {
         let docker = runtime("docker", "29.0.0", "v0.10.0");
-        let none = RuntimeFeatures { is_whole: false, limits: false, names: false };
+        let none = RuntimeFeatures { limits: false, names: false };
         assert_eq!(docker.features, none);
         assert!(!docker.has_pods());
     }
@@ -161,7 +146,7 @@ mod tests {
     fn another_runtime_takes_limits_if_its_nri_is_new_enough_to_tell_its_version() {
         let features = |nri| runtime("isulad", "2.1", nri).features;
         assert!(features("v0.10.0").limits && !features("v0.10.0").names);
-        assert!(!features("").limits && features("").is_whole);
+        assert!(!features("").limits);
     }
 
     #[test]

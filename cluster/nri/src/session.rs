@@ -211,10 +211,12 @@ impl<'a, D: Decider> NriSession<'a, D> {
             Err(error) => return unreadable_response(&error),
         };
         let runtime = NriRuntime::new(&request);
-        let how = match runtime.features {
-            features if features.names => "devices are passed as CDI names",
-            features if features.is_whole => "devices are passed as edits",
-            _ => "it supports only variables and mounts",
+        let how = if runtime.features.names {
+            "devices are passed as CDI names"
+        } else if runtime.has_pods() {
+            "devices are passed as edits"
+        } else {
+            "it supports no devices"
         };
         self.journal.write(Severity::Info, &format!("registered with {runtime}; {how}"));
         self.answer_timeout =

@@ -42,8 +42,6 @@ pub struct Adjustment {
     pub mounts: Vec<Mount>,
     pub nodes: Vec<ContainerNode>,
     pub hooks: Vec<(HookName, Hook)>,
-    /// Hooks that raise the limit on locked memory and do no more: for an engine that takes no limits.
-    pub limit_hooks: Vec<(HookName, Hook)>,
     /// The kinds of edits that a specification has beyond these, as CDI calls them.
     pub others: Vec<&'static str>,
     /// The limits that change.
@@ -172,13 +170,14 @@ fn split_edits(edits: ContainerEdits) -> Result<Adjustment> {
         env.retain(|(held, _)| held != name);
         env.push((name.to_owned(), value.to_owned()));
     }
-    let (limit_hooks, hooks) = edits
+    let hooks = edits
         .hooks
         .into_iter()
+        .filter(|hook| !is_limit_hook(hook))
         .filter_map(|hook| Some((hook.hook_name.parse::<HookName>().ok()?, hook)))
-        .partition(|(_, hook)| is_limit_hook(hook));
+        .collect();
     let mounts = edits.mounts;
-    Ok(Adjustment { env, mounts, hooks, limit_hooks, others, ..Adjustment::default() })
+    Ok(Adjustment { env, mounts, hooks, others, ..Adjustment::default() })
 }
 
 /// Returns whether a hook is redundant: the limit is part of the adjustment, and the nodes were just checked. An engine

@@ -55,7 +55,10 @@ impl BumpAllocator {
 
     /// Ignores failures: before Linux 5.14 each page is provided on first use.
     fn populate(&self) {
-        let start = self.array.get().map_addr(|start| (start + POPULATED_BYTES.start).next_multiple_of(4096));
+        let start = self
+            .array
+            .get()
+            .map_addr(|start| (start + POPULATED_BYTES.start).next_multiple_of(4096));
         let bytes = POPULATED_BYTES.end - POPULATED_BYTES.start;
         // SAFETY: the pages lie within the array, and only become present: their contents do not change.
         let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };

@@ -22,7 +22,7 @@ pub fn plan(host: &Host, kernel: &dyn KernelReader, config: &Config) -> HostPlan
         let subject = StepSubject::new("rdma-netns", "");
         if let Some(now) = read(host.attribute(Path::new(NETNS_MODE)), &subject, &mut plan) {
             let now = now.as_deref().and_then(parse_netns_mode);
-            plan.steps.extend(rdma_netns_step(subject, now, mode));
+            plan.steps.extend(rdma_netns_step(&subject, now, mode));
         }
     }
     // Huge pages are easiest to allocate while little memory is in use.
@@ -40,7 +40,7 @@ pub fn plan(host: &Host, kernel: &dyn KernelReader, config: &Config) -> HostPlan
 
 /// Returns the step that sets the RDMA netns mode: whether all network namespaces share the devices (rdma-system(8)).
 fn rdma_netns_step(
-    subject: StepSubject,
+    subject: &StepSubject,
     now: Option<RdmaNetns>,
     target: RdmaNetns,
 ) -> Option<HostStep> {
@@ -56,7 +56,7 @@ fn rdma_netns_step(
     Some(HostStep {
         actions: module.into_iter().chain([StepAction::SetRdmaNetns(target)]).collect(),
         effect: Effect::Is { path: NETNS_MODE.into(), text: letter.to_owned() },
-        ..HostStep::new(&subject, "mode", now, target.to_string())
+        ..HostStep::new(subject, "mode", now, target.to_string())
     })
 }
 

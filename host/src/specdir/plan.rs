@@ -151,7 +151,7 @@ fn loses_devices(old: (SpecFormat, &[u8]), new: Option<(SpecFormat, &[u8])>) -> 
             .map(|spec| spec.devices)
             .into_iter()
             .flatten()
-            .map(|device| device.name.to_string())
+            .map(|device| device.name.clone())
             .collect()
     };
     let new_names = new.map(names).unwrap_or_default();

@@ -9,12 +9,11 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use kube_client::core::WatchEvent;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::class::Class;
-use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::DRIVER;
-use super::api::{Api, ApiError, ListedClass};
+use super::api::{Api, ApiError};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceClasses {
@@ -69,7 +68,7 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
         } else {
             backoff.next().max(error.retry_after().unwrap_or_default())
         };
-        log_once(&error, &mut last_message);
+        error.warn_once(&mut last_message, "listing the DeviceClasses failed; trying again");
         tokio::select! {
             () = sleep(wait) => {}
             () = to.closed() => return,
@@ -77,23 +76,9 @@ pub(super) async fn watch_classes(api: Api, refused: Duration, to: watch::Sender
     }
 }
 
-/// Logs an error once, even if it occurs repeatedly.
-fn log_once(error: &ApiError, last_message: &mut LastMessage) {
-    let reason = ErrorChain(error).to_string();
-    if error.is_gone() || error.no_access_reason().is_some() || !last_message.is_new(&reason) {
-        return;
-    }
-    if is_refused(error) {
-        tracing::info!(%reason, "the DeviceClasses of the cluster cannot be listed; trying again");
-    } else {
-        tracing::warn!(error = %reason, "could not determine what DeviceClasses there are; trying \
-            again");
-    }
-}
-
 async fn watch_once(api: &Api, to: &watch::Sender<DeviceClasses>) -> Result<Infallible, ApiError> {
     let mut classes = BTreeMap::new();
-    let each = |class: ListedClass| {
+    let each = |class: DeviceClass| {
         let named = class.metadata.name.zip(class.spec.extended_resource_name);
         classes.extend(named);
     };

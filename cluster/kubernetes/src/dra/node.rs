@@ -49,7 +49,8 @@ pub fn find(
     match node_source {
         Ok((node, source)) => {
             if !methods.contains(&OfferMethod::DevicePlugin) {
-                source.open().context(OFFERING)?;
+                let access = source.open().and_then(|access| access.tls.client_config());
+                access.context(OFFERING)?;
             }
             Ok(Some((node.clone(), Api::new(source, Arc::clone(metrics)))))
         }

@@ -247,7 +247,7 @@ mod tests {
         let line = DriverSockets::bind(dir.path()).await.unwrap_err().to_string();
         assert!(
             line.ends_with(
-                "onload.dev@reg.sock: a file that is not a socket has this name; move it away"
+                "onload.dev@reg.sock: another file or another user's socket has this name; move it away"
             ),
             "{line}"
         );

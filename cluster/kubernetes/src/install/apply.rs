@@ -3,12 +3,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use onload_core::config::CONFIG_PATH;
@@ -23,10 +20,6 @@ use crate::spec_writer::{HOOK_NAME, VERSION};
 const LABEL_SOURCE: &str = "/usr/bin/env";
 /// The name of a hook that has not been executed yet.
 const NEW_NAME: &str = "onload-hook.new";
-/// Number of attempts to execute a program that is open for writing.
-const ATTEMPTS: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(10);
-
 /// The directories for the installation.
 #[derive(Debug)]
 pub(super) struct InstallTarget<'t> {
@@ -127,18 +120,6 @@ fn split_config_path() -> (PathBuf, &'static str) {
     (directory.to_owned(), "config.toml")
 }
 
-/// Retries while a file is open for writing: a forked process has a copy of its parent's descriptors until it executes
-/// its own program (execve(2), ETXTBSY).
-fn retry_while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..ATTEMPTS {
-        match attempt() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => sleep(PAUSE),
-            done => return done,
-        }
-    }
-    attempt()
-}
-
 /// Executes a hook. Fails unless it has this version.
 pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     let executing = || format!("executing {}", path.display());
@@ -146,7 +127,7 @@ pub(super) fn try_hook(file: &File, path: &Path) -> Result<()> {
     // interpreter would open it again.
     rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).with_context(executing)?;
     let program = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let output = retry_while_busy(|| Command::new(&program).arg("--version").env_clear().output());
+    let output = Command::new(&program).arg("--version").env_clear().output();
     let version_line =
         String::from_utf8_lossy(&output.with_context(executing)?.stdout).trim_end().to_owned();
     if version_line != format!("{HOOK_NAME} {VERSION}") {

@@ -10,8 +10,6 @@ use onload_core::config::{CONFIG_PATH, Config};
 use onload_host::host::Host;
 use onload_host::specdir::{FileAction, WRITER_LOCK, is_package_writer, sha256};
 use onload_lease::drain::DRAIN_PATH;
-use onload_lease::run_dir::{LEASES, LOCKS, RUN_DIR};
-use onload_sys::fs::lock::Lock;
 use onload_sys::fs::regular;
 use onload_sys::fs::trust::TrustedOwners;
 use rustix::fs::StatVfsMountFlags;
@@ -26,7 +24,6 @@ use crate::spec_writer::{self, HOOK_NAME, VERSION};
 
 /// Limit for a configuration in bytes.
 const MAX_CONFIG_BYTES: u64 = 4 * 1024 * 1024;
-const LEASES_LOCK: &str = ".lock";
 /// The package's command.
 const COMMAND: &str = "/usr/bin/onload-ctk";
 /// The mapping of this process's users to those of the host.
@@ -132,9 +129,6 @@ pub fn uninstall(site: &InstallSite<'_>) -> Result<InstallReport> {
         report.done.extend(hook_report.done);
         report.kept.extend(hook_report.kept);
         report.in_use = hook_report.in_use;
-    }
-    if report.in_use.is_empty() && !package_writes {
-        remove_run_dir(site.host, &tree)?;
     }
     drop(lock);
     Ok(report)
@@ -256,39 +250,6 @@ fn remove_drain(host: &Host, tree: &TrustedRoot, report: &mut InstallReport) -> 
         report.done.push(format!("removed {DRAIN_PATH}"));
     }
     Ok(())
-}
-
-/// Removes locks and empty directories in /run if no container uses them. A held lock is kept, since a container may be
-/// starting.
-fn remove_run_dir(host: &Host, tree: &TrustedRoot) -> Result<()> {
-    let run = Path::new(RUN_DIR);
-    if host.list(run)?.names.iter().any(|name| name != LEASES && name != LOCKS) {
-        return Ok(());
-    }
-    let leases = run.join(LEASES);
-    if let Some(directory) = tree.open(&leases)? {
-        let Some(_lock) = Lock::try_acquire(&directory, &directory.path, LEASES_LOCK)? else {
-            return Ok(());
-        };
-        // No lease can be added now.
-        if host.list(&leases)?.names != [LEASES_LOCK] {
-            return Ok(());
-        }
-        directory.remove(LEASES_LOCK)?;
-        remove_directory(tree, &leases)?;
-    }
-    let locks = run.join(LOCKS);
-    if let Some(directory) = tree.open(&locks)? {
-        for name in host.list(&locks)?.names {
-            // This process holds this lock itself.
-            let is_own = name == WRITER_LOCK;
-            if is_own || Lock::try_acquire(&directory, &directory.path, &name)?.is_some() {
-                directory.remove(&name)?;
-            }
-        }
-        remove_directory(tree, &locks)?;
-    }
-    remove_directory(tree, run)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The host's directory of hooks, with one directory per version. All access goes through descriptors of checked
 //! directories.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,15 +17,13 @@ use onload_sys::fs::trust::{TrustError, TrustedDir, TrustedOwners, TrustedTree};
 use rustix::fs::{AtFlags, Mode, StatVfsMountFlags, fstatvfs, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::record::{InstallRecord, RECORD_NAME, is_version};
-use crate::spec_writer::HOOK_NAME;
+use super::record::{InstallRecord, RECORD_NAME};
+use crate::spec_writer::{HOOK_NAME, VERSION};
 
 /// Limit for a hook in bytes. The hook of this version has a few million bytes.
 pub(super) const MAX_HOOK_BYTES: u64 = 64 * 1024 * 1024;
 /// Limit for a record in bytes.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
-/// Limit for the number of version directories.
-const NAMES: usize = 10_000;
 /// The lock that installers take while they change something.
 const LOCK_NAME: &str = ".lock";
 const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
@@ -50,8 +47,8 @@ pub(super) struct HookFile {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InstalledContent {
-    /// The hooks, by version; `None` for a directory without one.
-    pub hooks: BTreeMap<String, Option<HookFile>>,
+    /// The hook of this version.
+    pub hook: Option<HookFile>,
     pub record: InstallRecord,
 }
 
@@ -141,18 +138,8 @@ impl TrustedRoot {
 
     /// Returns the content of a directory of hooks. Empty if it does not exist.
     pub(super) fn read_content(&self, path: &Path) -> Result<InstalledContent> {
-        let Some(dir) = self.open_dir(path)? else {
-            return Ok(InstalledContent::default());
-        };
-        let names = dir
-            .list_names(|name| std::str::from_utf8(name).is_ok_and(is_version), NAMES)
-            .with_context(|| read_context(&self.outside_path(path)))?;
-        let mut content = InstalledContent { hooks: BTreeMap::new(), record: self.record(path)? };
-        for version in names.iter().filter_map(|name| name.to_str()) {
-            let hook = self.read_hook(&path.join(version))?;
-            content.hooks.insert(version.to_owned(), hook);
-        }
-        Ok(content)
+        let hook = self.read_hook(&path.join(VERSION))?;
+        Ok(InstalledContent { hook, record: self.record(path)? })
     }
 
     fn record(&self, path: &Path) -> Result<InstallRecord> {

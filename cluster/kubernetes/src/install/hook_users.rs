@@ -84,20 +84,14 @@ pub(super) fn find(host: &Host, directory: &Path, versions: &[&str]) -> HookUser
     users
 }
 
-/// The parsed part of a container's configuration (runtime-spec, `config.json`), or of runc's state, which has the same
-/// under another name (libcontainer, `State` and `Config`).
+/// The parsed part of a container's configuration (runtime-spec, `config.json`), or of runc's state, which contains the
+/// same under `config` (libcontainer, `State` and `Config`).
 #[derive(Debug, Deserialize)]
 struct HookedConfig {
-    #[serde(default)]
+    #[serde(default, alias = "Hooks")]
     hooks: Option<HookMap>,
     #[serde(default)]
-    config: Option<RuncState>,
-}
-
-#[derive(Debug, Deserialize)]
-struct RuncState {
-    #[serde(default, rename = "Hooks", alias = "hooks")]
-    hooks: Option<HookMap>,
+    config: Option<Box<HookedConfig>>,
 }
 
 type HookMap = BTreeMap<String, Option<Vec<HookPath>>>;

@@ -93,7 +93,7 @@ pub(super) fn install(state: &InstalledState, input: &InstallInput) -> Option<In
 }
 
 fn plan_hook(state: &InstalledState, input: &InstallInput, plan: &mut InstallPlan) -> Option<()> {
-    let hook_file = state.content.hooks.get(input.version).and_then(Option::as_ref);
+    let hook_file = state.content.hook.as_ref();
     let is_same = hook_file.is_some_and(|hook_file| hook_file.sha256 == input.hook_sha256);
     if hook_file.is_some() && !is_same && !input.force {
         return None;
@@ -102,16 +102,12 @@ fn plan_hook(state: &InstalledState, input: &InstallInput, plan: &mut InstallPla
         plan.steps.push(InstallStep::PutHook);
     }
     let record = &state.content.record;
-    let recorded = record.hooks.get(input.version).cloned().unwrap_or_default();
-    let since = if record.current == input.version { recorded.since } else { state.now };
-    let with = |mut sha256: Vec<String>| {
-        if !sha256.contains(&input.hook_sha256) {
-            sha256.push(input.hook_sha256.clone());
-        }
-        InstalledHook { sha256, since }
+    let installed = match record.hooks.get(input.version) {
+        Some(installed) if record.current == input.version => *installed,
+        _ => InstalledHook { since: state.now },
     };
-    for (record, sha256) in [(&mut plan.before, recorded.sha256), (&mut plan.after, Vec::new())] {
-        record.hooks.insert(input.version.to_owned(), with(sha256));
+    for record in [&mut plan.before, &mut plan.after] {
+        record.hooks.insert(input.version.to_owned(), installed);
         input.version.clone_into(&mut record.current);
     }
     Some(())
@@ -149,19 +145,12 @@ fn plan_config(state: &InstalledState, input: &InstallInput, plan: &mut InstallP
 }
 
 fn remove_hook(state: &InstalledState, version: &str, plan: &mut InstallPlan) {
-    let hook_file = state.content.hooks.get(version).and_then(Option::as_ref);
-    let record = &state.content.record;
-    let path = state.directory.join(version).join(HOOK_NAME);
-    match (hook_file, state.users.describe(version)) {
-        (Some(hook_file), _) if !record.has_hook(version, &hook_file.sha256) => {
-            plan.report.kept.push(foreign_message(&path));
-        }
-        (Some(_), Some(why)) => {
-            plan.report.in_use.push(format!("left {}: {why}", path.display()));
-            return;
-        }
-        _ => plan.steps.push(InstallStep::RemoveHook(version.to_owned())),
+    if let Some(why) = state.users.describe(version) {
+        let path = state.directory.join(version).join(HOOK_NAME);
+        plan.report.in_use.push(format!("left {}: {why}", path.display()));
+        return;
     }
+    plan.steps.push(InstallStep::RemoveHook(version.to_owned()));
     plan.after.hooks.remove(version);
 }
 
@@ -194,7 +183,6 @@ impl InstallPlan {
 mod tests {
     use super::*;
     use crate::install::directory::HookFile;
-    use std::collections::BTreeMap;
 
     const NOW: u64 = 1_000_000;
 
@@ -217,15 +205,14 @@ mod tests {
         Some(HookFile { sha256, mode: HOOK_MODE })
     }
 
-    fn installed(sha256: &str, since: u64) -> InstalledHook {
-        InstalledHook { sha256: vec![sha256.to_owned()], since }
+    fn installed(since: u64) -> InstalledHook {
+        InstalledHook { since }
     }
 
     fn with_old() -> InstalledState {
         let mut found = InstalledState { now: NOW, ..InstalledState::default() };
-        found.content.hooks.insert("0.1.0".to_owned(), hook("old"));
         let record = &mut found.content.record;
-        record.hooks.insert("0.1.0".to_owned(), installed("old", 5));
+        record.hooks.insert("0.1.0".to_owned(), installed(5));
         record.current = "0.1.0".to_owned();
         found
     }
@@ -233,9 +220,9 @@ mod tests {
     /// The same after an update, a while ago.
     fn updated(seconds: u64) -> InstalledState {
         let mut found = with_old();
-        found.content.hooks.insert("0.2.0".to_owned(), hook("new"));
+        found.content.hook = hook("new");
         let record = &mut found.content.record;
-        record.hooks.insert("0.2.0".to_owned(), installed("new", NOW - seconds));
+        record.hooks.insert("0.2.0".to_owned(), installed(NOW - seconds));
         record.current = "0.2.0".to_owned();
         found
     }
@@ -246,7 +233,7 @@ mod tests {
         let plan = install(&found, &wanted()).unwrap();
         assert_eq!(plan.steps, [InstallStep::PutHook]);
         assert_eq!(plan.before, plan.after);
-        assert_eq!(plan.after.hooks["0.2.0"], installed("new", NOW));
+        assert_eq!(plan.after.hooks["0.2.0"], installed(NOW));
     }
 
     #[test]
@@ -265,32 +252,18 @@ mod tests {
     #[test]
     fn a_hook_that_nobody_may_execute_is_put_anew() {
         let mut found = updated(5);
-        found
-            .content
-            .hooks
-            .insert("0.2.0".to_owned(), Some(HookFile { sha256: "new".to_owned(), mode: 0o644 }));
+        found.content.hook = Some(HookFile { sha256: "new".to_owned(), mode: 0o644 });
         assert_eq!(install(&found, &wanted()).unwrap().steps, [InstallStep::PutHook]);
     }
 
     #[test]
     fn another_file_of_the_same_version_is_refused_and_replaced_by_force_alone() {
         let mut found = updated(5);
-        found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
+        found.content.hook = hook("other");
         assert_eq!(install(&found, &wanted()), None);
         let force = InstallInput { force: true, ..wanted() };
         let plan = install(&found, &force).unwrap();
         assert_eq!(plan.steps, [InstallStep::PutHook]);
-    }
-
-    #[test]
-    fn while_a_hook_is_replaced_both_are_on_record() {
-        let mut found = updated(5);
-        found.content.hooks.insert("0.2.0".to_owned(), hook("other"));
-        found.content.record.hooks.insert("0.2.0".to_owned(), installed("other", 7));
-        let force = InstallInput { force: true, ..wanted() };
-        let plan = install(&found, &force).unwrap();
-        assert_eq!(plan.before.hooks["0.2.0"].sha256, ["other", "new"]);
-        assert_eq!(plan.after.hooks["0.2.0"], installed("new", 7));
     }
 
     #[test]
@@ -327,6 +300,7 @@ mod tests {
     #[test]
     fn after_a_downgrade_the_newer_version_has_its_time_too() {
         let mut found = updated(GRACE.as_secs());
+        found.content.hook = hook("old");
         let old = InstallInput { version: "0.1.0", hook_sha256: "old".to_owned(), ..wanted() };
         let plan = install(&found, &old).unwrap();
         assert_eq!((plan.steps, plan.after.hooks["0.1.0"].since), (vec![], NOW));
@@ -334,18 +308,6 @@ mod tests {
         found.now += GRACE.as_secs();
         let plan = install(&found, &old).unwrap();
         assert_eq!(plan.steps, [InstallStep::RemoveHook("0.2.0".to_owned())]);
-    }
-
-    #[test]
-    fn what_somebody_changed_or_put_there_is_not_removed() {
-        let mut found = updated(GRACE.as_secs());
-        found.content.hooks.insert("0.1.0".to_owned(), hook("theirs"));
-        found.content.hooks.insert("0.0.1".to_owned(), hook("unknown"));
-        let plan = install(&found, &wanted()).unwrap();
-        assert_eq!(plan.steps, []);
-        let line = "left 0.1.0/onload-hook: another program or user wrote or changed it";
-        assert_eq!(plan.report.kept, [line]);
-        assert_eq!(removed(&uninstall(&found)), ["0.2.0"]);
     }
 
     #[test]
@@ -441,12 +403,5 @@ mod tests {
         assert!(
             !uninstall(&with_config(None, &["one"])).steps.contains(&InstallStep::RemoveConfig)
         );
-    }
-
-    #[test]
-    fn a_record_without_files_is_cleared() {
-        let mut found = updated(5);
-        found.content.hooks = BTreeMap::new();
-        assert!(uninstall(&found).after.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! The record of installed files, by content. It is stored with the hooks, so that an uninstallation, or an
-//! installation of another version, can distinguish our files from others.
+//! The record of installed files: hooks by version, and the configuration by content. It is stored with the hooks, so
+//! that an uninstallation, or an installation of another version, can distinguish our files from others.
 //!
 //! It may be from another version. Unknown fields are ignored, and with a `version` above [`FORMAT`] this program
 //! cannot distinguish files.
@@ -27,10 +27,8 @@ pub(super) struct InstallRecord {
     pub config: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct InstalledHook {
-    /// The sha256 of its content in hexadecimal; two while it is being replaced.
-    pub sha256: Vec<String>,
     /// When it became the current version, in seconds after 1970.
     #[serde(default)]
     pub since: u64,
@@ -80,11 +78,6 @@ impl InstallRecord {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    pub(super) fn has_hook(&self, version: &str, sha256: &str) -> bool {
-        let installed = self.hooks.get(version);
-        installed.is_some_and(|installed| installed.sha256.iter().any(|known| known == sha256))
-    }
-
     pub(super) fn has_config(&self, sha256: &str) -> bool {
         self.config.iter().any(|known| known == sha256)
     }
@@ -94,7 +87,7 @@ impl InstallRecord {
     }
 }
 
-pub(super) fn is_version(text: &str) -> bool {
+fn is_version(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".+-".contains(&byte))
 }
@@ -104,7 +97,7 @@ mod tests {
     use super::*;
 
     fn record() -> InstallRecord {
-        let installed = InstalledHook { sha256: vec!["00".to_owned()], since: 7 };
+        let installed = InstalledHook { since: 7 };
         InstallRecord {
             hooks: BTreeMap::from([("0.1.0".to_owned(), installed)]),
             config: vec!["01".to_owned()],

@@ -16,15 +16,44 @@ use crate::wire::device_plugin::ContainerPreferredAllocationRequest;
 
 #[derive(Debug)]
 struct FreeDevice<'a> {
-    device: usize,
+    index: usize,
+    node: Option<u32>,
+    root: Option<&'a str>,
     ids: VecDeque<&'a str>,
+    /// The number of slots that the container has.
     taken: usize,
-    /// The index of its PCIe root on its NUMA node.
-    root: usize,
 }
 
-/// A set of devices that are near each other, by their indices.
-type DeviceScope = BTreeSet<usize>;
+/// The devices of a NUMA node or a PCIe root.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceScope {
+    taken: usize,
+    taken_devices: usize,
+    /// The number of devices with a free slot of which the container has none yet.
+    free_devices: usize,
+    max_ids: usize,
+}
+
+impl DeviceScope {
+    fn add(&mut self, device: &FreeDevice<'_>) {
+        self.taken += device.taken;
+        self.max_ids = self.max_ids.max(device.ids.len());
+        if device.taken > 0 {
+            self.taken_devices += 1;
+        } else if !device.ids.is_empty() {
+            self.free_devices += 1;
+        }
+    }
+
+    /// Returns the rank, lower for better ones: those with required devices, then those that suffice, then the one with
+    /// the most free slots per device, then the smallest that suffices, which keeps larger ones for larger requests.
+    /// Among insufficient scopes the largest comes first.
+    fn rank(self, needed: usize) -> impl Ord {
+        let is_insufficient = self.free_devices < needed;
+        let gap = self.free_devices.abs_diff(needed);
+        (Reverse(self.taken), is_insufficient, Reverse(self.max_ids), gap)
+    }
+}
 
 pub fn choose_preferred(
     resource: &Resource,
@@ -56,13 +85,18 @@ pub fn choose_preferred(
         );
     }
     let mut free = free_devices(resource, &available, &must);
+    sort_devices(&mut free, size - must.len());
     let mut chosen: Vec<String> = must.iter().map(|id| (*id).to_owned()).collect();
-    let scopes = rank_scopes(resource, &free, size - must.len());
     let mut slots = 1;
     // There are enough free slots: each round takes a slot of each device that has one.
     while chosen.len() < size {
-        for scope in &scopes {
-            take_slots(&mut free, scope, size, slots, &mut chosen);
+        for device in free.iter_mut().filter(|device| device.taken < slots) {
+            if chosen.len() < size
+                && let Some(id) = device.ids.pop_front()
+            {
+                device.taken += 1;
+                chosen.push(id.to_owned());
+            }
         }
         slots += 1;
     }
@@ -70,25 +104,23 @@ pub fn choose_preferred(
 }
 
 fn free_devices<'a>(
-    resource: &Resource,
+    resource: &'a Resource,
     available: &BTreeSet<&'a str>,
     must: &BTreeSet<&str>,
 ) -> Vec<FreeDevice<'a>> {
-    let mut by_device: BTreeMap<usize, FreeDevice<'a>> = BTreeMap::new();
-    let mut roots = BTreeMap::new();
+    let mut by_index: BTreeMap<usize, FreeDevice<'a>> = BTreeMap::new();
     for id in available {
-        let Some(device) = resource.ids.get(*id) else {
+        let Some((index, device)) =
+            resource.ids.get(*id).and_then(|index| Some((*index, resource.devices.get(*index)?)))
+        else {
             continue;
         };
-        let location =
-            resource.devices.get(*device).map(|device| (device.numa_node, &device.pcie_root));
-        let (next, device) = (roots.len(), *device);
-        let root = *roots.entry(location).or_insert(next);
-        let free = by_device.entry(device).or_insert_with(|| FreeDevice {
-            device,
+        let free = by_index.entry(index).or_insert_with(|| FreeDevice {
+            index,
+            node: device.numa_node,
+            root: device.pcie_root.as_deref(),
             ids: VecDeque::new(),
             taken: 0,
-            root,
         });
         if must.contains(id) {
             free.taken += 1;
@@ -96,7 +128,7 @@ fn free_devices<'a>(
             free.ids.push_back(id);
         }
     }
-    let mut free: Vec<FreeDevice<'a>> = by_device.into_values().collect();
+    let mut free: Vec<FreeDevice<'a>> = by_index.into_values().collect();
     // The first slots come first, and `-10` is not before `-2`.
     for free in &mut free {
         free.ids.make_contiguous().sort_by_key(|id| parse_slot(id));
@@ -104,85 +136,29 @@ fn free_devices<'a>(
     free
 }
 
-/// Returns the scopes to take this number of slots from, best first. Later ones complete an insufficient earlier one.
-fn rank_scopes(resource: &Resource, free: &[FreeDevice<'_>], needed: usize) -> Vec<DeviceScope> {
-    let (mut roots, mut nodes) = (BTreeMap::new(), BTreeMap::new());
-    let all: DeviceScope = free.iter().map(|free| free.device).collect();
-    for index in &all {
-        let Some(device) = resource.devices.get(*index) else {
-            continue;
-        };
-        if let Some(root) = &device.pcie_root {
-            let root: &mut DeviceScope = roots.entry((device.numa_node, root)).or_default();
-            root.insert(*index);
-        }
-        if let Some(node) = device.numa_node {
-            let node: &mut DeviceScope = nodes.entry(node).or_default();
-            node.insert(*index);
-        }
+/// Sorts devices by how well they fit a request for this number of further slots: a root that suffices comes first, then
+/// the devices of each NUMA node together, and among these the devices of each root.
+fn sort_devices(free: &mut [FreeDevice<'_>], needed: usize) {
+    let mut roots: BTreeMap<(Option<u32>, Option<&str>), DeviceScope> = BTreeMap::new();
+    let mut nodes: BTreeMap<Option<u32>, DeviceScope> = BTreeMap::new();
+    for device in free.iter() {
+        roots.entry((device.node, device.root)).or_default().add(device);
+        nodes.entry(device.node).or_default().add(device);
     }
-    let ranked = |scopes: &mut dyn Iterator<Item = &DeviceScope>| {
-        let mut scopes: Vec<DeviceScope> = scopes.cloned().collect();
-        // The sort is stable: equals stay in the order of their numbers and names.
-        scopes.sort_by_cached_key(|scope| rank(free, scope, needed));
-        scopes
-    };
-    let (roots, nodes) = (ranked(&mut roots.values()), ranked(&mut nodes.values()));
-    let fits = |scope: &&DeviceScope| {
-        free.iter().all(|free| free.taken == 0 || scope.contains(&free.device))
-            && free_count(free, scope) >= needed
-    };
-    let best = roots.iter().find(fits).or_else(|| nodes.iter().find(fits));
-    best.into_iter().chain(&nodes).cloned().chain([all]).collect()
-}
-
-/// Returns the number of devices with a free slot of which the container has none yet.
-fn free_count(free: &[FreeDevice<'_>], scope: &DeviceScope) -> usize {
-    free.iter()
-        .filter(|free| scope.contains(&free.device))
-        .filter(|free| free.taken == 0 && !free.ids.is_empty())
-        .count()
-}
-
-/// Returns the rank of a scope, lower for better ones: those with required devices, then those that suffice, then the
-/// one with the most free slots per device, then the smallest that suffices, which keeps larger ones for larger
-/// requests. Among insufficient scopes the largest comes first.
-fn rank(free: &[FreeDevice<'_>], scope: &DeviceScope, needed: usize) -> impl Ord + use<> {
-    let inside = free.iter().filter(|free| scope.contains(&free.device));
-    let has: usize = inside.clone().map(|free| free.taken).sum();
-    let max_ids = inside.map(|free| free.ids.len()).max().unwrap_or(0);
-    let room = free_count(free, scope);
-    let (fits, gap) = (room >= needed, room.abs_diff(needed));
-    (Reverse(has), !fits, Reverse(max_ids), gap)
-}
-
-/// Takes slots from the devices of a scope up to this number of each, preferring devices near those already chosen.
-fn take_slots(
-    free: &mut [FreeDevice<'_>],
-    scope: &DeviceScope,
-    size: usize,
-    slots: usize,
-    chosen: &mut Vec<String>,
-) {
-    let mut inside: Vec<&mut FreeDevice<'_>> =
-        free.iter_mut().filter(|free| scope.contains(&free.device)).collect();
-    let mut root_taken: BTreeMap<usize, usize> = BTreeMap::new();
-    for free in &inside {
-        *root_taken.entry(free.root).or_default() += free.taken;
-    }
-    while chosen.len() < size {
-        let next = inside
-            .iter_mut()
-            .filter(|free| free.taken < slots && !free.ids.is_empty())
-            .min_by_key(|free| {
-                let (root_taken, ids) = (root_taken.get(&free.root), free.ids.len());
-                (free.taken, Reverse(root_taken), Reverse(ids), free.device)
-            });
-        let Some(next) = next else { return };
-        next.taken += 1;
-        *root_taken.entry(next.root).or_default() += 1;
-        chosen.extend(next.ids.pop_front().map(str::to_owned));
-    }
+    let taken_devices: usize = nodes.values().map(|node| node.taken_devices).sum();
+    free.sort_by_cached_key(|device| {
+        let (root, node) = (roots[&(device.node, device.root)], nodes[&device.node]);
+        let fits = device.root.is_some()
+            && root.taken_devices == taken_devices
+            && root.free_devices >= needed;
+        let outer = if fits { root } else { node };
+        (
+            (!fits, device.node.is_none()),
+            (outer.rank(needed), device.node),
+            (root.rank(needed), device.root.map(str::to_owned)),
+            (Reverse(device.ids.len()), device.index),
+        )
+    });
 }
 
 #[cfg(test)]

@@ -73,8 +73,8 @@ fn legal(slices: &[ResourceSlice]) {
 const FEATURES: [DraFeatures; 4] = [
     DraFeatures::ALL,
     DraFeatures::NONE,
-    DraFeatures { counters: true, sharing: false, taints: true },
-    DraFeatures { counters: false, sharing: true, taints: false },
+    DraFeatures { sharing: false, taints: true },
+    DraFeatures { sharing: true, taints: false },
 ];
 
 #[test]
@@ -306,79 +306,24 @@ fn a_device_that_a_pod_has_without_a_claim_has_a_taint() {
 }
 
 #[test]
-fn a_function_and_those_made_of_it_are_never_both_to_be_had() {
+fn a_function_is_not_offered_with_those_made_of_it() {
     let host_devices = [
         offer(Class::Vfio, PF),
         vf("0000:81:00.1", PF),
         vf("0000:81:00.2", PF),
         offer(Class::Vfio, "0000:82:00.0"),
     ];
-    let all = slices(&host_devices, Class::Vfio, DraFeatures::ALL);
-    legal(&all);
-    assert_eq!(all.len(), 2);
-    let set = &all[1].spec.shared_counters.as_ref().unwrap()[0];
-    assert_eq!(all[1].metadata.name.as_deref(), Some("n1-onload-dev-vfio-counters-0"));
-    assert_eq!((set.name.as_str(), set.counters["vfs"].value.0.as_str()), ("pf-0000-81-00-0", "2"));
-    let takes: BTreeMap<&str, Option<&str>> = all[0]
-        .spec
-        .devices
-        .as_ref()
-        .unwrap()
-        .iter()
-        .map(|device| {
-            let counters = device.consumes_counters.as_ref().map(|all| &all[0].counters["vfs"]);
-            (device.name.as_str(), counters.map(|counter| counter.value.0.as_str()))
-        })
-        .collect();
-    let wanted = [
-        ("0000-81-00-0", Some("2")),
-        ("0000-81-00-1", Some("1")),
-        ("0000-81-00-2", Some("1")),
-        ("0000-82-00-0", None),
-    ];
-    assert_eq!(takes, BTreeMap::from(wanted));
-    // Without counters the function itself is not offered.
-    for features in [DraFeatures::NONE, DraFeatures { counters: false, ..DraFeatures::ALL }] {
-        let left = devices(&host_devices, Class::Vfio, features);
-        assert_eq!(names(&left), ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]);
-        with_pool(&host_devices, Class::Vfio, features, |pool| {
-            assert!(pool.left_out()[0].contains("offer-pf-with-vfs"), "{:?}", pool.left_out());
-        });
+    let left = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
+    assert_eq!(names(&left), ["0000-81-00-1", "0000-81-00-2", "0000-82-00-0"]);
+    assert!(left.iter().all(|device| taints(device).is_empty()));
+    with_pool(&host_devices, Class::Vfio, DraFeatures::ALL, |pool| {
+        assert!(pool.left_out()[0].contains("offer-pf-with-vfs"), "{:?}", pool.left_out());
+    });
+    for taken in [held(offer(Class::Vfio, PF)), held_by_pod(offer(Class::Vfio, PF), None)] {
+        let family = [taken, vf("0000:81:00.1", PF)];
+        assert_eq!(taints(&devices(&family, Class::Vfio, DraFeatures::ALL)[0]), [HELD_TAINT]);
+        assert!(devices(&family, Class::Vfio, DraFeatures::NONE).is_empty());
     }
-}
-
-#[test]
-fn functions_of_one_that_somebody_has_are_not_offered_without_counters() {
-    let taken = [held(offer(Class::Vfio, PF)), vf("0000:81:00.1", PF)];
-    assert!(devices(&taken, Class::Vfio, DraFeatures::NONE).is_empty());
-    // Nothing counts the holders of a device that several have.
-    let mut several = [offer(Class::Vfio, PF), vf("0000:81:00.1", PF)];
-    several[1].sharing = Sharing::Shared;
-    let left = devices(&several, Class::Vfio, DraFeatures::ALL);
-    assert_eq!(names(&left), ["0000-81-00-1"]);
-}
-
-#[test]
-fn a_function_that_somebody_has_without_a_claim_marks_its_family() {
-    let pf = || offer(Class::Vfio, PF);
-    let one = || vf("0000:81:00.1", PF);
-    let other = || vf("0000:81:00.2", PF);
-    let marked = |host_devices: [HostDevice; 3]| -> Vec<String> {
-        let all = devices(&host_devices, Class::Vfio, DraFeatures::ALL);
-        all.iter()
-            .filter(|device| taints(device) == [HELD_TAINT])
-            .map(|device| device.name.clone())
-            .collect()
-    };
-    let all = ["0000-81-00-0", "0000-81-00-1", "0000-81-00-2"];
-    assert_eq!(marked([held(pf()), one(), other()]), all);
-    assert_eq!(marked([held_by_pod(pf(), None), one(), other()]), all);
-    assert_eq!(marked([pf(), held(one()), other()]), all[..2]);
-    assert_eq!(marked([pf(), held_by_pod(one(), None), other()]), all[..2]);
-    // The counter knows of claims.
-    let claim = Some("u-1");
-    assert_eq!(marked([held_by_pod(pf(), claim), one(), other()]), [""; 0]);
-    assert_eq!(marked([pf(), held_by_pod(one(), claim), other()]), [""; 0]);
 }
 
 #[test]
@@ -424,12 +369,11 @@ fn what_the_server_dropped_is_told_from_what_it_changed() {
     assert_eq!(lost_features(&sent.spec, &sent.spec), (DraFeatures::NONE, false));
     let mut kept = sent.spec.clone();
     for device in kept.devices.as_mut().unwrap() {
-        device.consumes_counters = None;
-    }
-    let counters = DraFeatures { counters: true, ..DraFeatures::NONE };
-    assert_eq!(lost_features(&sent.spec, &kept), (counters, false));
-    for device in kept.devices.as_mut().unwrap() {
         device.taints = None;
+    }
+    let taints = DraFeatures { taints: true, ..DraFeatures::NONE };
+    assert_eq!(lost_features(&sent.spec, &kept), (taints, false));
+    for device in kept.devices.as_mut().unwrap() {
         device.allow_multiple_allocations = None;
     }
     assert_eq!(lost_features(&sent.spec, &kept), (DraFeatures::ALL, false));

@@ -146,23 +146,18 @@ async fn a_server_of_another_authority_name_or_time_is_told_nothing() {
     let read = |name: &str| fs::read(tls(name)).unwrap();
     let (server, expired) = ("server", "expired");
     for (shown, authority, host, why) in [
-        (
-            server,
-            read("ca.crt"),
-            "localhost",
-            "\"API server of tests\": certificate not valid for name",
-        ),
+        (server, read("ca.crt"), "localhost", "certificate not valid for name"),
         (server, read("server.crt"), "localhost", "use an address that the certificate contains"),
         (server, read("next-ca.crt"), "127.0.0.1", "ca.crt; add the cluster's"),
         (server, Vec::new(), "127.0.0.1", "not signed by an authority in "),
-        (expired, read("expired.crt"), "127.0.0.1", "\"expired server\": certificate expired"),
+        (expired, read("expired.crt"), "127.0.0.1", "certificate expired"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         shows.send_replace(shown);
         let api = of_pod(dir.path(), &authority, host, port);
         let error = api.node_uid(&node()).await.unwrap_err();
         let line = ErrorChain(&error).to_string();
-        let begin = "reading Node n1: the API server cannot be reached: certificate \"";
+        let begin = "reading Node n1: the API server cannot be reached: the server's certificate ";
         assert!(line.starts_with(begin) && line.contains(why), "{line}");
         assert!(error.no_access_reason().is_some());
     }

@@ -1,6 +1,5 @@
 //! The source of each class's edits: the specifications on disk, or those generated for the plugin's own paths.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,22 +11,17 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::discover::exclusion::ExclusionSubject;
 use onload_host::generate::{InstalledFiles, generate};
 use onload_host::host::Host;
-use onload_host::offers::{Attribute, Health, HostDevice, Survey, build_offers};
+use onload_host::offers::{Health, HostDevice, Survey, build_offers};
 use onload_host::pools;
 use onload_host::spec_index::SpecFiles;
-use onload_sys::text::{ErrorChain, Quoted};
+use onload_sys::text::ErrorChain;
 
 use super::layout::class_layouts;
-use super::plan::NONE;
 use super::trust;
 use crate::settings::PluginSettings;
 
 /// The name of the plugin's own edits as a source.
 const OWN_SOURCE: &str = "the settings of the plugin";
-
-/// The directories with the names that `ignored_interfaces` may contain.
-const NAMED: [&str; 4] =
-    ["/sys/class/net", "/sys/class/infiniband", "/sys/class/ptp", "/sys/class/pps"];
 
 /// A registry, with the state of its files when it was read.
 type DiskRead = (Arc<Registry>, SpecFiles);
@@ -98,7 +92,6 @@ pub struct NomadSurvey {
     pub edit_sources: EditSources,
     /// Devices that are not offered for the plugin's own paths, with the reason, which no other program reports.
     pub exclusions: Vec<String>,
-    pub warnings: BTreeSet<String>,
 }
 
 pub fn survey_host(
@@ -129,44 +122,7 @@ pub fn survey_host(
         devices.extend(own_devices.into_iter().filter(|device| classes.contains(&device.class)));
         edit_sources.own_registries.push((classes, Arc::new(registry)));
     }
-    Ok(NomadSurvey {
-        warnings: unmatched_ignored(host, settings, &devices),
-        devices,
-        edit_sources,
-        exclusions,
-    })
-}
-
-/// Returns a warning for each name in `ignored_interfaces` that no interface, clock or device of this host has.
-fn unmatched_ignored(
-    host: &Host,
-    settings: &PluginSettings,
-    devices: &[HostDevice],
-) -> BTreeSet<String> {
-    let mut warnings = BTreeSet::new();
-    for name in &settings.ignored_interfaces {
-        if name != NONE && !is_offered(devices, name) && !is_listed(host, name) {
-            warnings.insert(format!(
-                "setting ignored_interfaces of the plugin names {}, which this host does not have; correct or remove it",
-                Quoted(name)
-            ));
-        }
-    }
-    warnings
-}
-
-fn is_offered(devices: &[HostDevice], name: &str) -> bool {
-    let interface = Attribute::Text(name.to_owned());
-    devices.iter().any(|device| {
-        device.name.as_str() == name || device.attributes.get("interface") == Some(&interface)
-    })
-}
-
-fn is_listed(host: &Host, name: &str) -> bool {
-    NAMED.iter().any(|dir| {
-        let listing = host.list(Path::new(dir));
-        listing.is_ok_and(|listing| listing.names.iter().any(|listed| listed == name))
-    })
+    Ok(NomadSurvey { devices, edit_sources, exclusions })
 }
 
 /// Builds the specifications of another configuration in memory.

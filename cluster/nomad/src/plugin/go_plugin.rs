@@ -1,13 +1,13 @@
-//! The services that go-plugin requires of every plugin.
+//! The services that go-plugin requires of every plugin. Its broker is left out, since this plugin opens no connections to
+//! Nomad.
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status};
 
-use crate::wire::go_plugin::grpc_broker_server::GrpcBroker;
 use crate::wire::go_plugin::grpc_controller_server::GrpcController;
 use crate::wire::go_plugin::grpc_stdio_server::GrpcStdio;
-use crate::wire::go_plugin::{ConnInfo, Empty, StdioData};
+use crate::wire::go_plugin::{Empty, StdioData};
 
 pub type Messages<T> = ReceiverStream<Result<T, Status>>;
 
@@ -40,29 +40,6 @@ impl GrpcStdio for Stdio {
         let (sender, receiver) = mpsc::channel(1);
         // The stream stays open without messages until Nomad closes it.
         tokio::spawn(async move { sender.closed().await });
-        Ok(Response::new(ReceiverStream::new(receiver)))
-    }
-}
-
-/// The broker for connections from the plugin to Nomad. This plugin opens none.
-#[derive(Clone, Copy, Debug)]
-pub struct Broker;
-
-#[tonic::async_trait]
-impl GrpcBroker for Broker {
-    type StartStreamStream = Messages<ConnInfo>;
-
-    async fn start_stream(
-        &self,
-        request: Request<Streaming<ConnInfo>>,
-    ) -> Result<Response<Self::StartStreamStream>, Status> {
-        let mut incoming = request.into_inner();
-        let (sender, receiver) = mpsc::channel(1);
-        // The stream to Nomad stays open until Nomad closes its own stream.
-        tokio::spawn(async move {
-            while let Ok(Some(_)) = incoming.message().await {}
-            drop(sender);
-        });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

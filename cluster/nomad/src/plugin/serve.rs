@@ -15,13 +15,12 @@ use tonic_health::ServingStatus;
 use super::agent::NomadAgent;
 use super::base::BaseService;
 use super::device::DeviceService;
-use super::go_plugin::{Broker, Controller, Stdio};
+use super::go_plugin::{Controller, Stdio};
 use super::handshake::Handshake;
 use super::socket;
 use crate::surveyor::NomadSurveyor;
 use crate::wire::base::base_plugin_server::BasePluginServer;
 use crate::wire::device::device_plugin_server::DevicePluginServer;
-use crate::wire::go_plugin::grpc_broker_server::GrpcBrokerServer;
 use crate::wire::go_plugin::grpc_controller_server::GrpcControllerServer;
 use crate::wire::go_plugin::grpc_stdio_server::GrpcStdioServer;
 
@@ -48,8 +47,7 @@ pub async fn serve(handshake: &Handshake, surveyor: NomadSurveyor) -> Result<()>
         .add_service(BasePluginServer::new(BaseService { surveyor, is_configured }))
         .add_service(DevicePluginServer::new(devices))
         .add_service(GrpcControllerServer::new(Controller { stop }))
-        .add_service(GrpcStdioServer::new(Stdio))
-        .add_service(GrpcBrokerServer::new(Broker));
+        .add_service(GrpcStdioServer::new(Stdio));
     print_line(&handshake.to_line(&socket_dir.path()))
         .context("writing the plugin's address to the caller")?;
     tokio::select! {

@@ -263,24 +263,6 @@ async fn with_our_runtime_reserve_sets_nothing_that_a_task_may_set_itself() {
 }
 
 #[tokio::test]
-async fn a_name_to_ignore_that_the_host_does_not_have_is_warned_of() {
-    let host = AgentHost::captured(X2);
-    let ignored =
-        json!({"ignored_interfaces": ["enp101s0f0v0", "eno1", "ptp0", "none", "enp101s0f0vo"]});
-    let mut agent = Agent::configured(&host, &ignored).await;
-    agent.published().await;
-    let line = agent.logged(&["ignored_interfaces"]);
-    assert_eq!(line["@level"], "warn");
-    assert_eq!(
-        line["@message"],
-        "setting ignored_interfaces of the plugin names \"enp101s0f0vo\", which this host does not have; correct or remove it"
-    );
-    agent.signal(rustix::process::Signal::TERM);
-    let (_, _, log) = agent.ended();
-    assert_eq!(log.matches("ignored_interfaces").count(), 1, "{log}");
-}
-
-#[tokio::test]
 async fn no_two_devices_have_one_id() {
     let host = AgentHost::captured(X2);
     let agent = Agent::configured(&host, &json!({"runtime": "onload"})).await;

@@ -9,8 +9,6 @@ use std::process::Command;
 use crate::support::{Agent, AgentHost, X2, config, start};
 use onload_nomad::settings::table::TABLE;
 use onload_nomad::wire::base::SetConfigRequest;
-use onload_nomad::wire::go_plugin::ConnInfo;
-use onload_nomad::wire::go_plugin::grpc_broker_client::GrpcBrokerClient;
 use onload_nomad::wire::go_plugin::grpc_stdio_client::GrpcStdioClient;
 use onload_nomad::wire::hclspec::spec::Block;
 use onload_nomad::wire::hclspec::{Attr, Literal};
@@ -102,16 +100,6 @@ async fn the_services_of_go_plugin_answer() {
     assert_eq!(health.check(check("other")).await.unwrap_err().code(), tonic::Code::NotFound);
     let mut stdio =
         GrpcStdioClient::new(agent.channel.clone()).stream_stdio(()).await.unwrap().into_inner();
-    let (offer, offers) = tokio::sync::mpsc::channel::<ConnInfo>(1);
-    let offers = tokio_stream::wrappers::ReceiverStream::new(offers);
-    let mut broker = GrpcBrokerClient::new(agent.channel.clone())
-        .start_stream(offers)
-        .await
-        .unwrap()
-        .into_inner();
-    offer.send(ConnInfo::default()).await.unwrap();
-    drop(offer);
-    assert_eq!(broker.message().await.unwrap(), None, "it ends with the host's side");
     agent.shutdown().await;
     assert!(!matches!(stdio.message().await, Ok(Some(_))));
 }

@@ -1,7 +1,6 @@
 //! The address of the API server, and our credentials.
 
 use std::env;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +9,10 @@ use anyhow::{Context, Result, bail};
 use http::Uri;
 use onload_sys::text::Quoted;
 use rustls::ClientConfig;
-use rustls::client::ResolvesClientCert;
 use rustls::crypto::aws_lc_rs;
+use rustls::sign::SingleCertAndKey;
 
+use super::certificate::load_certified_key;
 use super::server_verifier::{Authorities, ServerVerifier};
 
 /// The directory with the token and certificate of a pod's service account.
@@ -33,29 +33,21 @@ pub enum AccessSource {
 pub(crate) struct ApiAccess {
     /// `https://HOST:PORT`, without a trailing slash.
     pub(super) server: String,
-    pub(super) tls: TlsFiles,
-    pub(super) token: ApiToken,
+    pub(super) token: Option<String>,
+    /// A file that takes precedence over `token`.
+    pub(super) token_file: Option<PathBuf>,
+    pub(crate) tls: TlsFiles,
 }
 
-#[derive(Clone)]
-pub(super) enum ApiToken {
-    None,
-    Text(String),
-    /// A file, which is read for each request: kubelet replaces the token of a pod before it expires.
-    File(PathBuf),
-}
-
-impl ApiToken {
-    pub(super) fn read(&self) -> Result<Option<String>> {
-        match self {
-            ApiToken::None => Ok(None),
-            ApiToken::Text(token) => Ok(Some(token.clone())),
-            ApiToken::File(path) => {
-                let token = String::from_utf8(read(path)?).map(|token| token.trim().to_owned());
-                Ok(Some(token.unwrap_or_default()))
-            }
-        }
-    }
+/// The contents of the TLS files, in PEM.
+#[derive(PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// The file with the authorities, for messages.
+    pub(super) origin: String,
+    /// The trusted authorities.
+    pub(super) authorities: Vec<u8>,
+    /// Our certificate and its key.
+    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl AccessSource {
@@ -95,11 +87,16 @@ impl AccessSource {
             AccessSource::Kubeconfig(path) => return ApiAccess::from_kubeconfig(path),
             AccessSource::Pod { server, service_account } => (server, service_account),
         };
-        let authorities = PemSource::File(service_account.join("ca.crt"));
+        let authorities = service_account.join("ca.crt");
         Ok(ApiAccess {
             server: server.clone(),
-            tls: TlsFiles::open(authorities, None)?,
-            token: ApiToken::File(service_account.join("token")),
+            tls: TlsFiles {
+                origin: authorities.display().to_string(),
+                authorities: read(&authorities)?,
+                client: None,
+            },
+            token: None,
+            token_file: Some(service_account.join("token")),
         })
     }
 }
@@ -118,89 +115,35 @@ pub(super) fn parse_server(text: &str) -> Result<String> {
     Ok(trimmed.to_owned())
 }
 
-pub(super) enum PemSource {
-    Data(Vec<u8>),
-    File(PathBuf),
-}
-
-impl fmt::Display for PemSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PemSource::Data(_) => f.write_str("the kubeconfig"),
-            PemSource::File(path) => path.display().fmt(f),
+impl ApiAccess {
+    /// Reads the token now, since kubelet replaces that of a pod before it expires.
+    pub(super) fn read_token(&self) -> Result<Option<String>> {
+        match &self.token_file {
+            Some(path) => Ok(Some(String::from_utf8_lossy(&read(path)?).trim().to_owned())),
+            None => Ok(self.token.clone()),
         }
     }
-}
-
-impl PemSource {
-    pub(super) fn read(&self) -> Result<Vec<u8>> {
-        match self {
-            PemSource::Data(data) => Ok(data.clone()),
-            PemSource::File(path) => read(path),
-        }
-    }
-}
-
-/// The TLS files of a connection: trusted authorities, and our client certificate.
-pub(super) struct TlsFiles {
-    authorities: PemSource,
-    client_cert: Option<Arc<dyn ResolvesClientCert>>,
-    /// The trusted authorities.
-    taken: Vec<u8>,
-    pub(super) config: ClientConfig,
 }
 
 impl TlsFiles {
-    pub(super) fn open(
-        authorities: PemSource,
-        client_cert: Option<Arc<dyn ResolvesClientCert>>,
-    ) -> Result<TlsFiles> {
-        let taken = authorities.read()?;
-        let parsed = Authorities::parse(&taken, authorities.to_string())?;
-        Ok(TlsFiles {
-            config: client_config(parsed, client_cert.clone())?,
-            authorities,
-            client_cert,
-            taken,
+    pub(crate) fn client_config(&self) -> Result<ClientConfig> {
+        let authorities = Authorities::parse(&self.authorities, self.origin.clone())?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .with_context(read_context("versions of TLS"))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(ServerVerifier { authorities, algorithms }));
+        Ok(match &self.client {
+            Some((certificate, key)) => {
+                let certified_key = load_certified_key(certificate, key)
+                    .with_context(|| format!("reading {}", self.origin))?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified_key)))
+            }
+            None => builder.with_no_client_auth(),
         })
     }
-
-    /// Reads the authorities again. Returns whether they have changed. Keeps the earlier ones if the file has none,
-    /// since it may be half written.
-    pub(super) fn renew(&mut self) -> Result<bool> {
-        let PemSource::File(path) = &self.authorities else {
-            return Ok(false);
-        };
-        let now = read(path)?;
-        if now == self.taken {
-            return Ok(false);
-        }
-        let parsed = Authorities::parse(&now, self.authorities.to_string())?;
-        if parsed.is_empty() {
-            let path = path.display();
-            bail!("reading the certificate authority of the API server: {path} has no certificate");
-        }
-        self.config = client_config(parsed, self.client_cert.clone())?;
-        self.taken = now;
-        Ok(true)
-    }
-}
-
-fn client_config(
-    authorities: Authorities,
-    client_cert: Option<Arc<dyn ResolvesClientCert>>,
-) -> Result<ClientConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let algorithms = provider.signature_verification_algorithms;
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .with_context(read_context("versions of TLS"))?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(ServerVerifier { authorities, algorithms }));
-    Ok(match client_cert {
-        Some(client_cert) => builder.with_client_cert_resolver(client_cert),
-        None => builder.with_no_client_auth(),
-    })
 }
 
 /// Returns the context of an error.
@@ -208,7 +151,7 @@ pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
     move || format!("reading {what} for the API server")
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {} for the API server", path.display()))
 }
 
@@ -236,20 +179,10 @@ mod tests {
         let error = pod(&variables, dir.path()).err().unwrap().to_string();
         assert!(error.contains("ca.crt for the API server"), "{error}");
         fs::write(dir.path().join("ca.crt"), "").unwrap();
+        fs::write(dir.path().join("token"), "secret\n").unwrap();
         let access = pod(&variables, dir.path()).unwrap();
         assert_eq!(access.server, "https://[fd00::1]:443");
-    }
-
-    #[test]
-    fn the_token_of_a_pod_is_the_one_that_is_there_now() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("token");
-        let token = ApiToken::File(path.clone());
-        assert!(token.read().is_err());
-        for text in ["first", "second\n"] {
-            fs::write(&path, text).unwrap();
-            assert_eq!(token.read().unwrap().unwrap(), text.trim());
-        }
+        assert_eq!(access.read_token().unwrap().as_deref(), Some("secret"));
     }
 
     #[test]

@@ -12,18 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio_stream::StreamExt;
 
-/// Marks a request whose answer is parsed while it is read, so that the transport does not limit its length.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Streamed;
-
 /// Sends a request and parses its answer.
 pub(super) async fn request<T>(client: Client, request: Request<Vec<u8>>) -> Result<T, Error>
 where
     T: DeserializeOwned + Send + 'static,
 {
-    let mut request = request.map(Body::from);
-    request.extensions_mut().insert(Streamed);
-    parse(client.send(request).await?).await
+    parse(client.send(request.map(Body::from)).await?).await
 }
 
 async fn parse<T>(answer: Response<Body>) -> Result<T, Error>

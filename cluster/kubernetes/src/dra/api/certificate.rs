@@ -1,77 +1,20 @@
 //! The client certificate for the API server.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use anyhow::{Context, Result, bail};
-use onload_agent::LastMessage;
-use onload_sys::text::ErrorChain;
-use rustls::SignatureScheme;
-use rustls::client::ResolvesClientCert;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::access::{PemSource, read_context};
+use super::access::read_context;
 use super::server_verifier::parse_as_authority;
 
-/// A certificate whose files are read for each connection, since they are renewed before they expire.
-pub(super) struct ClientCertificate {
-    certificate: PemSource,
-    key: PemSource,
-    /// The last certificate, and why the files could not be read since.
-    last: Mutex<(Arc<CertifiedKey>, LastMessage)>,
-}
-
-impl ClientCertificate {
-    pub(super) fn open(certificate: PemSource, key: PemSource) -> Result<ClientCertificate> {
-        let first = load_certified_key(&certificate, &key)?;
-        Ok(ClientCertificate {
-            certificate,
-            key,
-            last: Mutex::new((Arc::new(first), LastMessage::default())),
-        })
-    }
-}
-
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").finish_non_exhaustive()
-    }
-}
-
-impl ResolvesClientCert for ClientCertificate {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (certified_key, last_message) = &mut *last;
-        match load_certified_key(&self.certificate, &self.key) {
-            Ok(now) => {
-                *certified_key = Arc::new(now);
-                last_message.clear();
-            }
-            // While only one of the files is renewed, they do not match.
-            Err(error) => {
-                let error = ErrorChain(error.as_ref()).to_string();
-                if last_message.is_new(&error) {
-                    tracing::warn!(%error, "keeping the previous client certificate");
-                }
-            }
-        }
-        Some(Arc::clone(certified_key))
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
-fn load_certified_key(certificate: &PemSource, key: &PemSource) -> Result<CertifiedKey> {
-    let (certificate, key) = (certificate.read()?, key.read()?);
-    let chain = CertificateDer::pem_slice_iter(&certificate)
+/// Fails if the key is not that of the certificate, for example while only one of the files is renewed.
+pub(super) fn load_certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey> {
+    let chain = CertificateDer::pem_slice_iter(certificate)
         .collect::<Result<Vec<_>, _>>()
         .with_context(read_context("the client's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(&key).with_context(read_context("the client's key"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).with_context(read_context("the client's key"))?;
     let context = read_context("the client's certificate and key");
     let key =
         aws_lc_rs::default_provider().key_provider.load_private_key(key).with_context(context)?;
@@ -99,6 +42,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use rustls::SignatureScheme;
+
     use super::*;
 
     fn file(name: &str) -> String {
@@ -107,53 +52,21 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_shows_the_certificate_that_is_there_now() {
-        let dir = tempfile::tempdir().unwrap();
-        let [certificate, key] = ["own.crt", "own.key"].map(|name| dir.path().join(name));
-        fs::write(&certificate, file("server.crt")).unwrap();
-        fs::write(&key, file("server.key")).unwrap();
-        let files = [&certificate, &key].map(|path| PemSource::File(path.clone()));
-        let [first, second] = files;
-        let own = ClientCertificate::open(first, second).unwrap();
-        let length = || own.resolve(&[], &[]).unwrap().cert.len();
-        assert_eq!(length(), 1);
-        // Another one of the same key.
-        let renewed = file("server.crt") + &file("ca.crt");
-        fs::write(&certificate, renewed).unwrap();
-        assert_eq!(length(), 2);
-        // Half of what is renewed, or of what is being written.
-        for half in [file("ca.crt"), String::new()] {
-            fs::write(&certificate, half).unwrap();
-            assert_eq!(length(), 2);
-        }
-        fs::remove_file(&key).unwrap();
-        assert_eq!(length(), 2);
-        fs::write(&certificate, file("server.crt")).unwrap();
-        fs::write(&key, file("server.key")).unwrap();
-        assert_eq!(length(), 1);
-    }
-
-    #[test]
     fn keys_of_p_521_and_certificates_of_x_509_v1_are_shown() {
-        let open = |certificate: &str, key: &str| {
-            let [certificate, key] =
-                [certificate, key].map(|name| PemSource::Data(file(name).into_bytes()));
-            ClientCertificate::open(certificate, key)
+        let load = |certificate: &str, key: &str| {
+            load_certified_key(file(certificate).as_bytes(), file(key).as_bytes())
         };
-        let own = open("p521-server.crt", "p521-server.key").unwrap();
-        let shown = own.resolve(&[], &[]).unwrap();
+        let shown = load("p521-server.crt", "p521-server.key").unwrap();
         assert!(shown.key.choose_scheme(&[SignatureScheme::ECDSA_NISTP521_SHA512]).is_some());
-        assert!(open("v1-client.crt", "v1-client.key").is_ok());
-        let error = format!("{:#}", open("v1-client.crt", "server.key").unwrap_err());
+        assert!(load("v1-client.crt", "v1-client.key").is_ok());
+        let error = format!("{:#}", load("v1-client.crt", "server.key").unwrap_err());
         assert!(error.ends_with("the key does not match the certificate"), "{error}");
     }
 
     #[test]
-    fn what_cannot_be_shown_at_first_is_refused() {
+    fn what_cannot_be_shown_is_refused() {
         let open = |certificate: &str, key: &str| {
-            let [certificate, key] =
-                [certificate, key].map(|text| PemSource::Data(text.as_bytes().to_vec()));
-            let error = ClientCertificate::open(certificate, key).unwrap_err();
+            let error = load_certified_key(certificate.as_bytes(), key.as_bytes()).unwrap_err();
             format!("{error:#}")
         };
         let broken = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n";

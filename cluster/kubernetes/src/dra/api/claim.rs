@@ -137,15 +137,7 @@ pub struct ClaimConsumer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClaimHoldings {
-    pub(super) metadata: ListedMetadata,
     status: Option<HoldingsStatus>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct ListedMetadata {
-    pub(super) namespace: String,
-    pub(super) name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -167,10 +159,10 @@ struct HoldingsResults {
 }
 
 impl ClaimHoldings {
-    /// Returns the devices of this driver. `None` if there are more than a server accepts.
-    pub(super) fn results(self) -> Option<Vec<AllocationResult>> {
+    /// Returns the devices of this driver; none if there are more than a server accepts.
+    pub(super) fn results(self) -> Vec<AllocationResult> {
         let allocation = self.status.and_then(|status| status.allocation).unwrap_or_default();
-        allocation.devices.results.entries()
+        allocation.devices.results.entries().unwrap_or_default()
     }
 }
 

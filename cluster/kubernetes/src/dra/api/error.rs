@@ -4,18 +4,17 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Error, anyhow};
+use anyhow::Error;
 use http::StatusCode;
-use http_body_util::LengthLimitError;
 use hyper_util::client::legacy;
 use kube_client::core::Status;
 use kube_client::core::response::reason::NOT_FOUND;
 use onload_agent::LastMessage;
 use onload_sys::text::ErrorChain;
-use rustls::{AlertDescription, OtherError};
+use rustls::OtherError;
 
 use super::server_verifier::UntrustedServer;
-use super::transport::{EventTooLong, UnusableAccess};
+use super::transport::UnusableAccess;
 
 /// Limit for Retry-After, since a time too far in the future cannot be represented.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
@@ -39,9 +38,6 @@ impl ApiError {
         let not_understood = || format!("{what}: the API server's answer cannot be parsed");
         let unreachable = || format!("{what}: the API server cannot be reached");
         let error = match error {
-            error if is_too_long(&error) => {
-                anyhow!("{what}: the API server's answer is too long")
-            }
             kube_client::Error::Api(status) => {
                 let what = what.to_owned();
                 return ApiError::Refused { what, status };
@@ -82,10 +78,11 @@ impl ApiError {
         }
     }
 
-    /// Logs the error unless it repeats the last message, or is logged for all requests.
+    /// Logs the error unless it repeats the last message, is logged for all requests, or only means that everything must
+    /// be listed again.
     pub fn warn_once(&self, last_message: &mut LastMessage, message: &'static str) {
         let error = ErrorChain(self).to_string();
-        if last_message.is_new(&error) && self.no_access_reason().is_none() {
+        if !self.is_gone() && last_message.is_new(&error) && self.no_access_reason().is_none() {
             tracing::warn!(%error, message);
         }
     }
@@ -124,43 +121,16 @@ fn access_reason(error: &(dyn StdError + 'static)) -> Option<String> {
     if let Some(unusable) = error.downcast_ref::<UnusableAccess>() {
         return Some(unusable.to_string());
     }
-    if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-        return match tls {
-            rustls::Error::Other(OtherError(error)) if error.is::<UntrustedServer>() => {
-                Some(error.to_string())
-            }
-            rustls::Error::AlertReceived(
-                alert @ (AlertDescription::BadCertificate
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateRequired
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::DecryptError
-                | AlertDescription::UnknownCA
-                | AlertDescription::UnsupportedCertificate),
-            ) => Some(format!(
-                "the server refuses the client certificate ({alert:?}); renew the one that the kubeconfig names"
-            )),
-            _ => None,
-        };
+    if let Some(rustls::Error::Other(OtherError(error))) = error.downcast_ref()
+        && error.is::<UntrustedServer>()
+    {
+        return Some(error.to_string());
     }
     // The error inside an `io::Error` is not its source.
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     match inner {
         Some(inner) => access_reason(inner),
         None => access_reason(error.source()?),
-    }
-}
-
-/// Returns whether an answer, or an event of a watch, exceeded the limit. The error of a watch wraps the client's.
-fn is_too_long(error: &kube_client::Error) -> bool {
-    match error {
-        kube_client::Error::Service(error) => error.is::<LengthLimitError>(),
-        kube_client::Error::ReadEvents(error) => {
-            let cause = error.get_ref().and_then(StdError::source);
-            cause.is_some_and(<dyn StdError>::is::<EventTooLong>)
-        }
-        _ => false,
     }
 }
 

@@ -2,16 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::ByteString;
 use kube_client::config::{AuthInfo, Cluster, Kubeconfig};
-use rustls::client::ResolvesClientCert;
 use secrecy::ExposeSecret;
 
-use super::access::{ApiAccess, ApiToken, PemSource, TlsFiles, parse_server};
-use super::certificate::ClientCertificate;
+use super::access::{ApiAccess, TlsFiles, parse_server, read};
 
 impl ApiAccess {
     pub(super) fn from_kubeconfig(path: &Path) -> Result<ApiAccess> {
@@ -27,37 +24,30 @@ fn read_kubeconfig(path: &Path) -> Result<ApiAccess> {
     let (cluster, user) = resolve_context(&config)?;
     refuse(cluster, user)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    let source = |data: Option<&str>, file: &Option<String>| -> Result<Option<PemSource>> {
-        Ok(match data {
-            Some(data) => Some(PemSource::Data(decode(data)?)),
-            None => file.as_ref().map(|file| PemSource::File(base.join(file))),
-        })
+    let pem = |data: Option<&str>, file: &Option<String>| -> Result<Option<Vec<u8>>> {
+        match data {
+            Some(data) => decode(data).map(Some),
+            None => file.as_ref().map(|file| read(&base.join(file))).transpose(),
+        }
     };
     let server = cluster.server.as_deref().unwrap_or_default();
-    let authority_data = cluster.certificate_authority_data.as_deref();
-    let authorities = match source(authority_data, &cluster.certificate_authority)? {
-        Some(authorities) => authorities,
-        None if server.starts_with("https:") => {
-            bail!("the cluster has no certificate-authority; add it")
-        }
-        None => PemSource::Data(Vec::new()),
-    };
-    let certificate = source(user.client_certificate_data.as_deref(), &user.client_certificate)?;
+    let authorities =
+        pem(cluster.certificate_authority_data.as_deref(), &cluster.certificate_authority)?;
+    if authorities.is_none() && server.starts_with("https:") {
+        bail!("the cluster has no certificate-authority; add it");
+    }
+    let certificate = pem(user.client_certificate_data.as_deref(), &user.client_certificate)?;
     let key_data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let key = source(key_data, &user.client_key)?;
-    let client_cert: Option<Arc<dyn ResolvesClientCert>> = match certificate.zip(key) {
-        Some((certificate, key)) => Some(Arc::new(ClientCertificate::open(certificate, key)?)),
-        None => None,
-    };
-    let token = match (&user.token_file, &user.token) {
-        (Some(file), _) => ApiToken::File(base.join(file)),
-        (None, Some(token)) => ApiToken::Text(token.expose_secret().to_owned()),
-        (None, None) => ApiToken::None,
-    };
+    let key = pem(key_data, &user.client_key)?;
     Ok(ApiAccess {
         server: parse_server(server)?,
-        tls: TlsFiles::open(authorities, client_cert)?,
-        token,
+        token: user.token.as_ref().map(|token| token.expose_secret().to_owned()),
+        token_file: user.token_file.as_ref().map(|file| base.join(file)),
+        tls: TlsFiles {
+            origin: path.display().to_string(),
+            authorities: authorities.unwrap_or_default(),
+            client: certificate.zip(key),
+        },
     })
 }
 
@@ -132,7 +122,7 @@ mod tests {
             access("server: 'https://n1:6443', certificate-authority: ca.crt", "tokenFile: token")
                 .unwrap();
         assert_eq!(access.server, "https://n1:6443");
-        assert!(matches!(access.token, ApiToken::File(path) if path.ends_with("token")));
+        assert!(access.token_file.unwrap().ends_with("token"));
     }
 
     #[test]

@@ -111,8 +111,12 @@ impl Api {
     ) -> Result<BTreeMap<Class, BTreeSet<String>>, ApiError> {
         let mut names: BTreeMap<Class, BTreeSet<String>> = BTreeMap::new();
         let params = ListParams::default().limit(CLAIMS);
-        self.list::<ResourceClaim, _>(params, "listing ResourceClaims", |claim| {
-            add_claimed(&mut names, node, claim);
+        self.list::<ResourceClaim, _>(params, "listing ResourceClaims", |claim: ClaimHoldings| {
+            for device in claim.results() {
+                if let Some(class) = node.parse_pool(&device.pool) {
+                    names.entry(class).or_default().insert(device.device);
+                }
+            }
         })
         .await?;
         Ok(names)
@@ -144,7 +148,7 @@ impl Api {
     /// before 1.34, which have no v1.
     pub async fn visit_device_classes(
         &self,
-        each: impl FnMut(ListedClass),
+        each: impl FnMut(DeviceClass),
     ) -> Result<String, ApiError> {
         let params = ListParams::default().limit(CLASSES);
         self.list::<DeviceClass, _>(params, "listing DeviceClasses", each).await
@@ -288,43 +292,6 @@ struct Page<T> {
     #[serde(default)]
     metadata: ListMeta,
     items: Option<Vec<T>>,
-}
-
-/// A DeviceClass without its selectors and parameters.
-#[derive(Debug, Deserialize)]
-pub struct ListedClass {
-    pub metadata: ListedName,
-    pub spec: ListedResource,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct ListedName {
-    pub name: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ListedResource {
-    pub extended_resource_name: Option<String>,
-}
-
-/// Adds the devices of a node that a claim has.
-fn add_claimed(
-    names: &mut BTreeMap<Class, BTreeSet<String>>,
-    node: &NodeName,
-    claim: ClaimHoldings,
-) {
-    let (namespace, name) = (claim.metadata.namespace.clone(), claim.metadata.name.clone());
-    let Some(results) = claim.results() else {
-        let message = "the claim has more devices than Kubernetes allows; ignoring all of them";
-        tracing::warn!(namespace, name, message);
-        return;
-    };
-    for device in results {
-        if let Some(class) = node.parse_pool(&device.pool) {
-            names.entry(class).or_default().insert(device.device);
-        }
-    }
 }
 
 /// Returns the object, or `None` if the server reports that it does not exist.

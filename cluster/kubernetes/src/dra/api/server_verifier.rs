@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use memchr::memmem;
-use onload_sys::text::Quoted;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -16,8 +15,6 @@ use rustls::{
 };
 
 const BEGIN: &[u8] = b"-----BEGIN ";
-/// The attribute type of a common name in DER (RFC 5280, appendix A.1, `id-at-commonName`).
-const COMMON_NAME: &[u8] = &[0x06, 0x03, 0x55, 0x04, 0x03];
 
 /// The certificates of a trusted PEM file.
 #[derive(Debug)]
@@ -71,10 +68,6 @@ impl Authorities {
         self.certificates.push(certificate);
         Ok(())
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.certificates.is_empty()
-    }
 }
 
 /// Accepts certificates that an authority has signed, and one that is itself among the authorities.
@@ -118,30 +111,23 @@ impl ServerVerifier {
         verify_server_name(&certificate, server_name)
     }
 
-    /// Adds the certificate's name and the remedy to an error.
-    fn describe(&self, certificate: &CertificateDer<'_>, error: Error) -> Error {
+    /// Adds the file of the authorities and the remedy to an error.
+    fn describe(&self, error: Error) -> Error {
         let Error::InvalidCertificate(error) = error else {
             return error;
         };
         let origin = &self.authorities.origin;
-        let remedy = match error {
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                format!(
-                    "it is not signed by an authority in {origin}; add the cluster's authority \
-                     there"
-                )
-            }
-            CertificateError::ExpiredContext { .. }
-            | CertificateError::NotValidYetContext { .. } => {
-                format!("{error}; renew it, or correct the clock of this node")
-            }
-            CertificateError::NotValidForNameContext { .. } => {
-                format!("{error}; use an address that the certificate contains")
-            }
-            other => format!("{other}; replace it"),
+        let reason = match error {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+                "the server's certificate is not signed by an authority in {origin}; add the \
+                 cluster's authority there"
+            ),
+            other => format!(
+                "the server's {other}; use an address that the certificate contains, renew it, or \
+                 correct the clock of this node"
+            ),
         };
-        let name = common_name(certificate);
-        Error::Other(OtherError(Arc::new(UntrustedServer(format!("certificate {name}: {remedy}")))))
+        Error::Other(OtherError(Arc::new(UntrustedServer(reason))))
     }
 }
 
@@ -160,7 +146,7 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         self.check(end_entity, intermediates, server_name, now)
-            .map_err(|error| self.describe(end_entity, error))?;
+            .map_err(|error| self.describe(error))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -194,20 +180,6 @@ pub(super) fn parse_as_authority(
     let mut parsed = RootCertStore::empty();
     parsed.add(certificate.clone())?;
     Ok(parsed.roots.remove(0))
-}
-
-/// The subject's common name in quotes; a placeholder if it has none.
-fn common_name(certificate: &CertificateDer<'_>) -> String {
-    let subject =
-        parse_as_authority(certificate).map(|parsed| parsed.subject.to_vec()).unwrap_or_default();
-    // The type is followed by the string's tag and its length, which is below 128 (RFC 5280, ub-common-name).
-    let name = memmem::find(&subject, COMMON_NAME)
-        .and_then(|index| subject.get(index + COMMON_NAME.len()..))
-        .and_then(|value| value.get(2..2 + usize::from(*value.get(1)?)));
-    match name {
-        Some(name) => Quoted(&String::from_utf8_lossy(name)).to_string(),
-        None => "without a common name".to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -244,7 +216,7 @@ mod tests {
                 error.contains("block 1 of ca.crt") && error.ends_with("replace the certificate")
             );
         }
-        assert!(parse(b"").unwrap().is_empty());
+        assert!(parse(b"").unwrap().certificates.is_empty());
     }
 
     #[test]
@@ -255,16 +227,5 @@ mod tests {
             let error = parse(&both[..length]).unwrap_err().to_string();
             assert!(error.contains("has no END line"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_certificate_is_called_by_its_common_name() {
-        for (name, called) in
-            [("server.crt", "\"API server of tests\""), ("v1-client.crt", "\"test client\"")]
-        {
-            let certificate = CertificateDer::from_pem_slice(&file(name)).unwrap();
-            assert_eq!(common_name(&certificate), called);
-        }
-        assert_eq!(common_name(&CertificateDer::from(&b"x"[..])), "without a common name");
     }
 }

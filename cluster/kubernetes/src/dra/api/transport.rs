@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use http::header::{
     ACCEPT, AUTHORIZATION, HeaderValue, InvalidHeaderValue, RETRY_AFTER, USER_AGENT,
 };
-use http::{HeaderMap, Request, Response, StatusCode, Uri};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Collected, Limited, StreamBody};
-use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Collected, Limited};
+use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -24,21 +24,17 @@ use kube_client::{Client, Error};
 use onload_agent::LastMessage;
 use onload_sys::text::ErrorChain;
 use rustls::ClientConfig;
-use tokio_stream::StreamExt;
 use tower::{BoxError, service_fn};
 
-use super::access::{AccessSource, ApiAccess, ApiToken};
-use super::answer::Streamed;
+use super::access::{AccessSource, ApiAccess};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// Time after which an idle connection is closed.
 const IDLE: Duration = Duration::from_secs(15);
 /// Keepalive interval for silent connections.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// Limit for an answer that is read before it is parsed, such as a Node, in bytes.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// Limit for a watch event, which is one line, in bytes. etcd stores no object of more than 1.5 MiB.
-const MAX_EVENT_BYTES: usize = 4 << 20;
+/// Limit for the text of a rejection, in bytes.
+const MAX_REASON_BYTES: usize = 1 << 20;
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("onload-kubernetes/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -74,13 +70,6 @@ fn new_connections(tls: ClientConfig) -> Connections {
         .build(https)
 }
 
-type ApiBody = UnsyncBoxBody<Bytes, BoxError>;
-
-/// A watch event exceeded the limit.
-#[derive(Debug, thiserror::Error)]
-#[error("an event of more than {MAX_EVENT_BYTES} bytes")]
-pub(super) struct EventTooLong;
-
 /// The API server cannot be reached until a file is changed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
@@ -94,61 +83,53 @@ struct Transport {
 
 struct OpenAccess {
     access: ApiAccess,
-    /// Connections that trust the authorities of `access`.
+    /// Connections that use the TLS files of `access`.
     connections: Connections,
-    /// Why the authorities could not be read since.
+    /// Why the source could not be read since.
     last_message: LastMessage,
 }
 
-impl OpenAccess {
-    fn new(access: ApiAccess) -> OpenAccess {
-        let connections = new_connections(access.tls.config.clone());
-        OpenAccess { access, connections, last_message: LastMessage::default() }
-    }
-
-    /// Trusts the present authorities. After their file is replaced, servers soon use certificates of the new ones.
-    fn renew(&mut self) {
-        match self.access.tls.renew() {
-            Ok(is_new) => {
-                if is_new {
-                    self.connections = new_connections(self.access.tls.config.clone());
-                }
-                self.last_message.clear();
-            }
-            Err(error) => {
-                let error = ErrorChain(error.as_ref()).to_string();
-                if self.last_message.is_new(&error) {
-                    tracing::warn!(%error, "keeping the previous certificate authority");
-                }
-            }
-        }
-    }
-}
-
 impl Transport {
-    /// Returns the address of the server, our token, and connections.
-    fn open(&self) -> Result<(String, ApiToken, Connections), UnusableAccess> {
+    /// Returns the address of the server, our token, and connections. The source is read for each request, since tokens
+    /// and certificates are renewed. If it is unusable, for example half written, the previous one stays in use.
+    fn open(&self) -> Result<(String, Option<String>, Connections), UnusableAccess> {
         let mut guard = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = &mut *guard;
-        let opened = match opened {
-            Some(opened) => opened,
-            None => opened.insert(OpenAccess::new(self.source.open().map_err(UnusableAccess)?)),
+        let renewed = self.renew(guard.as_ref());
+        let opened = match (renewed, &mut *guard) {
+            (Ok(now), opened) => opened.insert(now),
+            (Err(error), None) => return Err(UnusableAccess(error)),
+            (Err(error), Some(before)) => {
+                let error = ErrorChain(error.as_ref()).to_string();
+                if before.last_message.is_new(&error) {
+                    tracing::warn!(%error, "keeping the previous credentials for the API server");
+                }
+                before
+            }
         };
-        opened.renew();
-        let (access, connections) = (&opened.access, opened.connections.clone());
-        Ok((access.server.clone(), access.token.clone(), connections))
+        let OpenAccess { access, connections, .. } = opened;
+        let token = access.read_token().map_err(UnusableAccess)?;
+        Ok((access.server.clone(), token, connections.clone()))
+    }
+
+    fn renew(&self, before: Option<&OpenAccess>) -> Result<OpenAccess> {
+        let access = self.source.open()?;
+        let connections = match before {
+            Some(before) if before.access.tls == access.tls => before.connections.clone(),
+            Some(_) if access.tls.authorities.is_empty() => {
+                bail!("{} has no certificate authority", access.tls.origin)
+            }
+            _ => new_connections(access.tls.client_config()?),
+        };
+        Ok(OpenAccess { access, connections, last_message: LastMessage::default() })
     }
 
     /// Sends a request. A rejected token is read again, since it may just have been replaced.
-    async fn send(&self, request: Request<Body>) -> Result<Response<ApiBody>, BoxError> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
         let (mut head, body) = request.into_parts();
-        let is_watch = is_watch(&head.uri);
-        let is_streamed = head.extensions.get::<Streamed>().is_some();
-        let (server, token_source, connections) = self.open()?;
+        let (server, mut token, connections) = self.open()?;
         head.uri = format!("{server}{}", head.uri).parse()?;
         head.headers.entry(ACCEPT).or_insert(JSON);
         head.headers.insert(USER_AGENT, AGENT);
-        let mut token = token_source.read()?;
         loop {
             if let Some(token) = &token {
                 head.headers.insert(AUTHORIZATION, bearer_header(token)?);
@@ -158,18 +139,10 @@ impl Transport {
             let request = Request::from_parts(head.clone(), body);
             let answer = connections.request(request).await?;
             if answer.status().is_success() {
-                return Ok(answer.map(|body| {
-                    if is_watch {
-                        limit_events(body)
-                    } else if is_streamed {
-                        body.map_err(Into::into).boxed_unsync()
-                    } else {
-                        Limited::new(body, MAX_ANSWER_BYTES).boxed_unsync()
-                    }
-                }));
+                return Ok(answer);
             }
             if answer.status() == StatusCode::UNAUTHORIZED {
-                let now = token_source.read()?;
+                let (_, now, _) = self.open()?;
                 if now != token {
                     token = now;
                     continue;
@@ -178,31 +151,6 @@ impl Transport {
             return Err(refusal_error(answer).await.into());
         }
     }
-}
-
-/// Limits the size of each event in the body of a watch, which has no end.
-fn limit_events<B>(body: B) -> ApiBody
-where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    let mut length = 0;
-    let frames = body.into_data_stream().map(move |data| {
-        let data = data.map_err(Into::into)?;
-        length = match data.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => data.len() - end - 1,
-            None => length + data.len(),
-        };
-        if length > MAX_EVENT_BYTES {
-            return Err(EventTooLong.into());
-        }
-        Ok(Frame::data(data))
-    });
-    StreamBody::new(frames).boxed_unsync()
-}
-
-fn is_watch(uri: &Uri) -> bool {
-    let mut parts = uri.query().unwrap_or_default().split('&');
-    parts.any(|part| part == "watch=true")
 }
 
 fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
@@ -214,7 +162,7 @@ fn bearer_header(token: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 /// Reads Retry-After, which kube's client ignores and a busy server may send without a body.
 async fn refusal_error(answer: Response<Incoming>) -> Error {
     let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_ANSWER_BYTES)
+    let body = Limited::new(body, MAX_REASON_BYTES)
         .collect()
         .await
         .map(Collected::to_bytes)
@@ -247,53 +195,12 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Node;
-    use kube_client::api::{ListParams, WatchParams};
-
     use super::super::error::ApiError;
-    use super::super::watch::ApiWatch;
     use super::*;
 
     fn refused(code: StatusCode, headers: &HeaderMap, body: &str) -> ApiError {
         let status = parse_status(code, headers, body.as_bytes());
         ApiError::from_client("asking", Error::Api(Box::new(status)))
-    }
-
-    #[test]
-    fn a_watch_is_told_from_what_has_an_end() {
-        let nodes = kube_client::core::Request::new("/api/v1/nodes");
-        let watch = nodes.watch(&WatchParams::default(), "1").unwrap();
-        assert!(is_watch(watch.uri()));
-        let named = ListParams::default().fields("metadata.name=watch=true");
-        assert!(!is_watch(nodes.list(&named).unwrap().uri()));
-        assert!(!is_watch(&Uri::from_static("/api/v1/nodes/n1")));
-    }
-
-    #[tokio::test]
-    async fn a_watch_may_go_on_for_ever_but_no_event_of_it() {
-        let mark = r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"1"}}}"#;
-        let mark = Bytes::from(format!("{}{mark}\n", " ".repeat(MAX_EVENT_BYTES / 4)));
-        let long = Bytes::from(" ".repeat(MAX_EVENT_BYTES / 4 + 1));
-        let body = [vec![mark; 40], vec![long; 4]]
-            .concat()
-            .into_iter()
-            .map(|part| Ok::<_, BoxError>(Frame::data(part)));
-        let body = limit_events(StreamBody::new(tokio_stream::iter(body)));
-        let body = Mutex::new(Some(body));
-        let answer = service_fn(move |_: Request<Body>| {
-            let body = body.lock().unwrap().take().unwrap();
-            async { Ok::<_, BoxError>(Response::new(body)) }
-        });
-        let nodes: kube_client::Api<Node> = kube_client::Api::all(Client::new(answer, "default"));
-        let events = nodes.watch(&WatchParams::default(), "1").await.unwrap();
-        let mut watch = ApiWatch::new(events, "1", "watching".to_owned());
-        for _ in 0..40 {
-            assert!(watch.next().await.unwrap().is_some());
-        }
-        assert_eq!(
-            format!("{:#}", anyhow::Error::from(watch.next().await.unwrap_err())),
-            "watching: the API server's answer is too long"
-        );
     }
 
     #[test]

@@ -21,10 +21,7 @@ use onload_cdi::{ContainerEdits, Device, DeviceName, Hook, Mount, Spec, minimum_
 use onload_core::claim_uid::ClaimUid;
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
-use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
-use onload_core::netdev::address::InterfaceAddress;
-use onload_core::netdev::new_name::NewInterfaceName;
-use onload_core::netdev::settings::{InterfaceRoute, Mtu};
+use onload_core::hook_arguments::HookArguments;
 use onload_core::vf_config::{VfArgument, VfConfig};
 use onload_sys::fs::atomic;
 use rustix::fs::{Mode, OFlags};
@@ -47,47 +44,11 @@ pub(crate) struct ClaimDevice {
     pub(crate) device: DeviceId,
     /// The number of containers or claims that may have it at once.
     pub(crate) max_holders: u32,
-    /// The interface, if the claim configures it.
-    pub(crate) interface: Option<PodInterface>,
+    /// Arguments for the interface, if the claim configures it. The claim's hook runs first and moves it, so that the
+    /// device's own hook finds it in the container.
+    pub(crate) interface: Option<HookArguments>,
     /// Settings of its virtual function, if the claim's hook applies them.
     pub(crate) vf: Option<VfConfig>,
-}
-
-/// An interface with the claim's settings. The claim's hook runs first and moves it, so that the device's own hook
-/// finds it in the container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodInterface {
-    pub(crate) netdev: NetdevArgument,
-    pub(crate) name: Option<NewInterfaceName>,
-    pub(crate) mtu: Option<Mtu>,
-    pub(crate) addresses: Vec<InterfaceAddress>,
-    pub(crate) routes: Vec<InterfaceRoute>,
-}
-
-impl PodInterface {
-    fn arguments(&self) -> HookArguments {
-        HookArguments {
-            netdev: vec![self.netdev.clone()],
-            address: self.interface_values(&self.addresses),
-            route: self.interface_values(&self.routes),
-            mtu: self.interface_values(&self.mtu),
-            rename: self.interface_values(&self.name),
-            ..HookArguments::default()
-        }
-    }
-
-    fn interface_values<'a, T: Clone + 'a>(
-        &self,
-        values: impl IntoIterator<Item = &'a T>,
-    ) -> Vec<InterfaceValue<T>> {
-        values
-            .into_iter()
-            .map(|value| InterfaceValue {
-                interface: self.netdev.name.clone(),
-                value: value.clone(),
-            })
-            .collect()
-    }
 }
 
 /// The claim and its devices.
@@ -182,14 +143,13 @@ pub(super) fn build_spec(
 
 /// Returns a hook with the same program and stage, for a device of a claim.
 fn hook_for_claim(hook: &Hook, uid: &ClaimUid, device: &ClaimDevice) -> Hook {
-    let interface = device.interface.as_ref();
     let vf =
         device.vf.iter().map(|vf| VfArgument { device: device.device.clone(), vf: vf.clone() });
     let arguments = HookArguments {
         lease: vec![device.device.clone()],
         claim: Some(uid.clone()),
         vf: vf.collect(),
-        ..interface.map_or_else(HookArguments::default, PodInterface::arguments)
+        ..device.interface.clone().unwrap_or_default()
     };
     let mut hook = hook.clone();
     hook.args.truncate(2);
@@ -403,21 +363,11 @@ mod tests {
 
     #[test]
     fn the_hook_of_a_claim_moves_an_interface_of_which_it_says_something() {
-        let interface = PodInterface {
-            netdev: "ens1v0@0000:81:11.0".parse().unwrap(),
-            name: Some("net1".parse().unwrap()),
-            mtu: Some("1400".parse().unwrap()),
-            addresses: ["192.0.2.10/24", "2001:db8::10/64"]
-                .map(|one| one.parse().unwrap())
-                .to_vec(),
-            routes: vec!["198.51.100.0/24 via 192.0.2.1".parse().unwrap()],
-        };
-        let plain = PodInterface {
-            name: None,
-            mtu: None,
-            addresses: Vec::new(),
-            routes: Vec::new(),
-            ..interface.clone()
+        let parse = |more: &[&str]| {
+            let hook = ["onload-hook", "createRuntime", "--netdev", "ens1v0@0000:81:11.0"];
+            let args: Vec<String> =
+                hook.iter().chain(more).map(|word| (*word).to_owned()).collect();
+            HookArguments::from_command(&args).unwrap().1
         };
         let vf = "vlan=100;vlans=100-199".parse().ok();
         let moved = ["--netdev", "ens1v0@0000:81:11.0"];
@@ -436,10 +386,10 @@ mod tests {
             "ens1v0=net1",
         ];
         let hooks = BTreeMap::from([(Class::Netdev, hooks().remove(&Class::Vfio).unwrap())]);
-        for (interface, vf, more) in [(interface, vf, &more[..]), (plain, None, &[])] {
+        for (vf, more) in [(vf, &more[..]), (None, &[])] {
             let leased = ClaimDevice {
                 device: "netdev:ens1v0".parse().unwrap(),
-                interface: Some(interface),
+                interface: Some(parse(more.get(2..).unwrap_or_default())),
                 vf,
                 ..leased("a")
             };

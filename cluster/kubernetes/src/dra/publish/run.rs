@@ -8,7 +8,6 @@ use tokio::time::sleep;
 
 use super::session::{PublishSession, Publisher};
 use crate::dra::DraClasses;
-use crate::dra::api::ApiError;
 use crate::dra::classes::DeviceClasses;
 
 /// A session that lasted this long counts as a success.
@@ -37,7 +36,7 @@ impl Publisher {
             }
             let Err(error) = ended else { return };
             let wait = backoff.next();
-            log_once(&error, &mut last_message);
+            error.warn_once(&mut last_message, "updating the ResourceSlices failed; trying again");
             let alone = error.retry_after().unwrap_or_default();
             tokio::select! {
                 () = pause(wait, alone, &mut self.dra_classes) => {}
@@ -84,35 +83,5 @@ async fn pause(wait: Duration, alone: Duration, dra_classes: &mut watch::Receive
     tokio::select! {
         () = sleep(wait.saturating_sub(alone)) => {}
         Ok(()) = dra_classes.changed() => {}
-    }
-}
-
-/// Logs an error once.
-fn log_once(error: &ApiError, last_message: &mut LastMessage) {
-    if error.is_gone() {
-        tracing::debug!(%error, "listing the ResourceSlices again");
-        return;
-    }
-    error.warn_once(last_message, "updating the ResourceSlices failed; trying again");
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::timeout;
-
-    use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    #[tokio::test]
-    async fn a_change_of_the_classes_ends_a_wait_but_not_the_one_that_the_server_wants() {
-        let (sender, mut offered) = watch::channel(DraClasses::default());
-        // What is at hand is done first: a wait that has not ended then waits for its time.
-        sender.send_replace(DraClasses::default());
-        let alone = pause(HOUR, HOUR, &mut offered);
-        assert!(timeout(Duration::ZERO, alone).await.is_err());
-        pause(HOUR, Duration::ZERO, &mut offered).await;
-        let again = pause(HOUR, Duration::ZERO, &mut offered);
-        assert!(timeout(Duration::ZERO, again).await.is_err());
     }
 }

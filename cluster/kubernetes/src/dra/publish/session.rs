@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use http::StatusCode;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube_client::core::PartialObjectMeta;
 use onload_agent::{Backoff, LastMessage};
@@ -13,7 +12,7 @@ use onload_core::class::Class;
 use onload_host::offers::{HostDevice, Sharing};
 use onload_sys::text::ErrorChain;
 use tokio::sync::watch;
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::server::ServerSlices;
@@ -28,14 +27,9 @@ use crate::observe::metrics::DaemonMetrics;
 use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 
-/// Limit for concurrent requests: a change of 4096 devices takes 64.
-const MAX_PARALLEL: usize = 4;
 /// Interval for checking whether claims still hold devices under names that must change. The server lists all claims
 /// for this.
 const HELD_INTERVAL: Duration = Duration::from_secs(300);
-/// Number of attempts to continue a watch before everything is listed again.
-const MAX_TRIES: usize = 5;
-
 /// Minimum interval between writes of a pool's slices, since each write is an event for every scheduler.
 pub const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -158,42 +152,26 @@ impl<'p> PublishSession<'p> {
     /// ways even for a moment.
     async fn probe_features(&mut self) -> Result<DraFeatures, ApiError> {
         let uid = self.uid().await?;
-        let mut slice = probe(&self.publisher.node, &uid);
-        let mut answer = self.publisher.api.apply_slice(&slice, WriteMode::Dry).await;
-        // Kubernetes 1.34 rejects a counter set in another slice than its devices.
-        let status = answer.as_ref().err().and_then(ApiError::status);
-        let has_no_counters = status == Some(StatusCode::UNPROCESSABLE_ENTITY);
-        if has_no_counters {
-            for device in slice.spec.devices.iter_mut().flatten() {
-                device.consumes_counters = None;
-            }
-            answer = self.publisher.api.apply_slice(&slice, WriteMode::Dry).await;
-        }
-        let (mut lost, _) = lost_features(&slice.spec, &answer?.spec);
-        lost.counters |= has_no_counters;
+        let slice = probe(&self.publisher.node, &uid);
+        let stored = self.publisher.api.apply_slice(&slice, WriteMode::Dry).await?;
+        let (lost, _) = lost_features(&slice.spec, &stored.spec);
         Ok(DraFeatures::ALL.without(lost))
     }
 
     /// Probes the features again, since an updated server may have more. This happens when a watch is started again,
     /// normally at most every half hour. Lost features show when a slice is written.
-    async fn probe_again(&mut self) {
+    async fn probe_again(&mut self) -> Result<(), ApiError> {
         if self.quiet_until.is_some_and(|deadline| deadline > Instant::now()) {
-            return;
+            return Ok(());
         }
-        let gained = match self.probe_features().await {
-            Ok(features) => features.without(self.features),
-            Err(error) => {
-                tracing::debug!(error = %ErrorChain(&error), "features are requested with the next \
-                    watch");
-                return;
-            }
-        };
+        let gained = self.probe_features().await?.without(self.features);
         if gained != DraFeatures::NONE {
             tracing::info!(%gained, "the API server now supports more features for ResourceSlices");
             self.features = self.features.union(gained);
             self.claimed = None;
             self.schedule(Duration::ZERO);
         }
+        Ok(())
     }
 
     /// Waits until there may be something to do. Returns `None` if the thread that surveys the host has ended.
@@ -231,29 +209,12 @@ impl<'p> PublishSession<'p> {
                         starting it again");
                 }
             }
-            self.watch_again(watch).await?;
-            self.probe_again().await;
+            // Continues where the watch has ended, so that not all slices are listed again.
+            sleep(Backoff::default().next()).await;
+            let node = &self.publisher.node;
+            *watch = self.publisher.api.watch_slices(node, watch.version()).await?;
+            self.probe_again().await?;
         }
-    }
-
-    /// Continues the watch where it has ended, so that a restarting server need not list all slices again.
-    async fn watch_again(&self, watch: &mut ApiWatch<SliceMetadata>) -> Result<(), ApiError> {
-        let node = &self.publisher.node;
-        let mut backoff = Backoff::default();
-        for _ in 1..MAX_TRIES {
-            sleep(backoff.next()).await;
-            match self.publisher.api.watch_slices(node, watch.version()).await {
-                Ok(again) => {
-                    *watch = again;
-                    return Ok(());
-                }
-                Err(error) if error.is_gone() => return Err(error),
-                Err(error) => tracing::debug!(error = %ErrorChain(&error), "no watch"),
-            }
-        }
-        sleep(backoff.next()).await;
-        *watch = self.publisher.api.watch_slices(node, watch.version()).await?;
-        Ok(())
     }
 
     /// Handles a slice that another client changed or deleted: kubelet at its start, or another instance of this
@@ -452,24 +413,11 @@ impl<'p> PublishSession<'p> {
         pool: &SlicePool<'_>,
         generation: i64,
     ) -> Result<RoundResult, ApiError> {
-        let mut writing = JoinSet::new();
-        let mut remaining = 0..pool.slices();
         let mut lost = DraFeatures::NONE;
         let mut is_changed = false;
-        loop {
-            while writing.len() < MAX_PARALLEL {
-                let Some(index) = remaining.next() else { break };
-                let (api, slice) = (self.publisher.api.clone(), pool.slice(index, generation));
-                writing.spawn(async move {
-                    let stored = api.apply_slice(&slice, WriteMode::Real).await;
-                    (slice, stored)
-                });
-            }
-            // A panic in a write ends the program in a release build.
-            let Some(Ok((slice, stored))) = writing.join_next().await else {
-                break;
-            };
-            let stored = stored?;
+        for index in 0..pool.slices() {
+            let slice = pool.slice(index, generation);
+            let stored = self.publisher.api.apply_slice(&slice, WriteMode::Real).await?;
             let (lost_here, is_changed_here) = lost_features(&slice.spec, &stored.spec);
             lost = lost_here.union(lost);
             is_changed |= is_changed_here;

@@ -10,7 +10,6 @@ use k8s_openapi::api::resource::v1::AllocatedDeviceStatus;
 use onload_agent::{Backoff, LastMessage};
 use onload_core::claim_uid::ClaimUid;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 
 use super::events::{DEVICE_UNHEALTHY, EventLog, EventReason, EventWrite, PREPARE_REFUSED};
 use super::status;
@@ -21,8 +20,6 @@ use crate::serve::sleep_until;
 use crate::snapshot::KubernetesSnapshot;
 use crate::wire::dra::Claim;
 
-/// Limit for concurrent requests.
-const MAX_PARALLEL: usize = 4;
 /// Time without changes after which the next change of a claim's devices is written at once.
 const QUIET: Duration = Duration::from_secs(120);
 /// Limit for queued Events; further ones are dropped.
@@ -40,7 +37,6 @@ pub(crate) struct Reporter {
     claims: BTreeMap<ClaimUid, TrackedClaim>,
     events: EventLog,
     waiting: VecDeque<EventWrite>,
-    work: JoinSet<RequestResult>,
     /// Times until which no status or no Event is sent, after a rejection or Retry-After.
     no_status: Option<Instant>,
     no_events: Option<Instant>,
@@ -56,7 +52,6 @@ struct TrackedClaim {
     reported: Option<Vec<AllocatedDeviceStatus>>,
     /// Whether these may have changed.
     is_stale: bool,
-    is_under_way: bool,
     /// Whether it is unprepared, so that its devices must be removed from the status.
     has_ended: bool,
     last: Option<Instant>,
@@ -74,20 +69,8 @@ impl TrackedClaim {
 
     /// Returns whether its devices were removed from the status after it had ended.
     fn is_done(&self) -> bool {
-        self.has_ended && !self.is_under_way && self.reported.as_ref().is_some_and(Vec::is_empty)
+        self.has_ended && self.reported.as_ref().is_some_and(Vec::is_empty)
     }
-}
-
-/// The result of a request.
-enum RequestResult {
-    Status {
-        uid: ClaimUid,
-        devices: Vec<AllocatedDeviceStatus>,
-        /// The claim, or `None` if it no longer exists.
-        answer: Result<Option<Box<ClaimObject>>, ApiError>,
-    },
-    /// An Event; the error has the name of one that was not written.
-    Event(Result<(), (String, ApiError)>),
 }
 
 impl Reporter {
@@ -103,7 +86,6 @@ impl Reporter {
             events: EventLog::new(&preparer.node, Instant::now()),
             preparer,
             waiting: VecDeque::new(),
-            work: JoinSet::new(),
             no_status: None,
             no_events: None,
             last_status_error: LastMessage::default(),
@@ -114,7 +96,7 @@ impl Reporter {
     /// Runs until the thread that surveys the host has ended.
     pub(crate) async fn run(mut self) {
         loop {
-            let next = self.begin();
+            let next = self.write_due().await;
             tokio::select! {
                 report = self.reports.recv() => match report {
                     Some(report) => self.handle_report(report),
@@ -126,7 +108,6 @@ impl Reporter {
                     }
                     self.claims.values_mut().for_each(|claim| claim.is_stale = true);
                 }
-                Some(Ok(done)) = self.work.join_next(), if !self.work.is_empty() => self.handle_result(done),
                 Ok(()) = self.calls.changed() => {}
                 () = sleep_until(next) => {}
             }
@@ -150,7 +131,7 @@ impl Reporter {
             }
             ClaimReport::Unprepared(uid, prepared_claim) => {
                 let known = self.claims.get(&uid);
-                if known.is_some_and(|claim| claim.reported.is_none() && !claim.is_under_way) {
+                if known.is_some_and(|claim| claim.reported.is_none()) {
                     self.claims.remove(&uid);
                     return;
                 }
@@ -169,97 +150,97 @@ impl Reporter {
         }
     }
 
-    /// Starts due requests up to the limit. Returns when the next one is due. Nothing is started while kubelet waits
-    /// for an answer.
-    fn begin(&mut self) -> Option<Instant> {
-        if *self.calls.borrow() > 0 {
-            return None;
-        }
-        let now = Instant::now();
-        while self.work.len() < MAX_PARALLEL
-            && let Some(write) = self.waiting.pop_front()
-        {
-            self.work.spawn(write_event(self.preparer.api.clone(), write));
-        }
-        if let Some(deadline) = self.no_status.filter(|deadline| now < *deadline) {
-            return Some(deadline);
-        }
-        let snapshot = self.preparer.snapshot();
-        let mut next: Option<Instant> = None;
-        for (uid, claim) in &mut self.claims {
-            if !claim.is_stale || claim.is_under_way {
+    /// Sends due requests one after the other. Returns when the next one is due. Nothing is sent while kubelet waits for
+    /// an answer.
+    async fn write_due(&mut self) -> Option<Instant> {
+        while *self.calls.borrow() == 0 {
+            if let Some(write) = self.waiting.pop_front() {
+                self.write_event(write).await;
                 continue;
             }
-            if let Some(later) = claim.not_before.filter(|later| now < *later) {
-                next = Some(next.map_or(later, |next| next.min(later)));
-                continue;
+            let now = Instant::now();
+            if let Some(deadline) = self.no_status.filter(|deadline| now < *deadline) {
+                return Some(deadline);
             }
-            if self.work.len() >= MAX_PARALLEL {
-                // This runs again when one of them ends.
-                break;
+            let stale = self.claims.iter().filter(|(_, claim)| claim.is_stale);
+            let next = stale.min_by_key(|(_, claim)| claim.not_before);
+            let (uid, not_before) = next.map(|(uid, claim)| (uid.clone(), claim.not_before))?;
+            if not_before.is_some_and(|later| now < later) {
+                return not_before;
             }
-            claim.is_stale = false;
-            let before = claim.reported.as_deref().unwrap_or_default();
-            let (prepared, node) = (&claim.prepared_claim, &self.preparer.node);
-            let devices = if claim.has_ended {
-                Vec::new()
-            } else {
-                status::device_statuses(uid, prepared, &snapshot, node, before)
-            };
-            if claim.reported.as_ref() != Some(&devices) {
-                claim.is_under_way = true;
-                let claim_name = (prepared.namespace.clone(), prepared.name.clone());
-                let api = self.preparer.api.clone();
-                let write = write_status(api, uid.clone(), claim_name, devices);
-                self.work.spawn(write);
-            }
+            self.write_status(&uid).await;
+            self.claims.retain(|_, claim| !claim.is_done());
         }
-        self.claims.retain(|_, claim| !claim.is_done());
-        next
+        None
     }
 
-    fn handle_result(&mut self, result: RequestResult) {
-        match result {
-            RequestResult::Event(Ok(())) => self.last_event_error.clear(),
-            RequestResult::Event(Err((name, error))) => {
+    async fn write_event(&mut self, write: EventWrite) {
+        let api = &self.preparer.api;
+        let (name, written) = match write {
+            EventWrite::New(event) => {
+                let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                let written = api.create_event(&namespace, &event).await;
+                (event.metadata.name.unwrap_or_default(), written)
+            }
+            EventWrite::Again(namespace, name, change) => {
+                let written = api.patch_event(&namespace, &name, &change).await;
+                (name, written)
+            }
+        };
+        match written {
+            Ok(()) => self.last_event_error.clear(),
+            Err(error) => {
                 self.events.forget(&name);
                 self.no_events = retry_time(&error, Some(EVENTS_REFUSED));
                 error.warn_once(&mut self.last_event_error, "writing an Event failed");
             }
-            RequestResult::Status { uid, devices, answer } => {
-                let now = Instant::now();
-                let Some(claim) = self.claims.get_mut(&uid) else {
-                    return;
-                };
-                claim.is_under_way = false;
-                if claim.last.is_some_and(|last| now - last >= QUIET) {
-                    claim.wait.reset();
-                }
-                claim.last = Some(now);
-                claim.not_before = Some(now + claim.wait.next());
-                match answer {
-                    Ok(Some(resource_claim)) => {
-                        self.last_status_error.clear();
-                        let before = claim.reported.replace(devices);
-                        self.report_unhealthy(&uid, &before.unwrap_or_default(), &resource_claim);
+        }
+    }
+
+    /// Writes the devices of a claim, if they differ from what the server has.
+    async fn write_status(&mut self, uid: &ClaimUid) {
+        let Some(claim) = self.claims.get_mut(uid) else {
+            return;
+        };
+        claim.is_stale = false;
+        let before = claim.reported.as_deref().unwrap_or_default();
+        let (prepared, node) = (&claim.prepared_claim, &self.preparer.node);
+        let devices = if claim.has_ended {
+            Vec::new()
+        } else {
+            status::device_statuses(uid, prepared, &self.preparer.snapshot(), node, before)
+        };
+        if claim.reported.as_ref() == Some(&devices) {
+            return;
+        }
+        let answer = apply_devices(&self.preparer.api, uid, prepared, &devices).await;
+        let now = Instant::now();
+        if claim.last.is_some_and(|last| now - last >= QUIET) {
+            claim.wait.reset();
+        }
+        claim.last = Some(now);
+        claim.not_before = Some(now + claim.wait.next());
+        match answer {
+            Ok(Some(resource_claim)) => {
+                self.last_status_error.clear();
+                let before = claim.reported.replace(devices);
+                self.report_unhealthy(uid, &before.unwrap_or_default(), &resource_claim);
+            }
+            // The claim is gone, so kubelet unprepares it or has done so.
+            Ok(None) => claim.reported = Some(devices),
+            Err(error) => {
+                claim.is_stale = true;
+                if is_refused(&error) {
+                    // The claim may belong to another node by now. The server removes the devices itself when a
+                    // claim is deallocated.
+                    claim.not_before = Some(now + REFUSED);
+                    if claim.has_ended {
+                        claim.reported = Some(Vec::new());
                     }
-                    // The claim is gone, so kubelet unprepares it or has done so.
-                    Ok(None) => claim.reported = Some(devices),
-                    Err(error) => {
-                        claim.is_stale = true;
-                        if is_refused(&error) {
-                            // The claim may belong to another node by now. The server removes the devices itself when a
-                            // claim is deallocated.
-                            claim.not_before = Some(now + REFUSED);
-                            if claim.has_ended {
-                                claim.reported = Some(Vec::new());
-                            }
-                        }
-                        self.no_status = retry_time(&error, None).max(self.no_status);
-                        let message = "writing the status of claims failed; trying again";
-                        error.warn_once(&mut self.last_status_error, message);
-                    }
                 }
+                self.no_status = retry_time(&error, None).max(self.no_status);
+                let message = "writing the status of claims failed; trying again";
+                error.warn_once(&mut self.last_status_error, message);
             }
         }
     }
@@ -305,42 +286,27 @@ impl Reporter {
     }
 }
 
-async fn write_status(
-    api: Api,
-    uid: ClaimUid,
-    (namespace, name): (String, String),
-    devices: Vec<AllocatedDeviceStatus>,
-) -> RequestResult {
-    let written = api.apply_claim_devices(&namespace, &name, uid.as_str(), &devices);
-    let answer = match written.await {
-        Ok(resource_claim) => Ok(Some(Box::new(resource_claim))),
-        Err(error) if error.is_absent(&name) => Ok(None),
+/// Writes the devices of a claim. Returns the claim, or `None` if it no longer exists.
+async fn apply_devices(
+    api: &Api,
+    uid: &ClaimUid,
+    claim: &PreparedClaim,
+    devices: &[AllocatedDeviceStatus],
+) -> Result<Option<ClaimObject>, ApiError> {
+    let (namespace, name) = (&claim.namespace, &claim.name);
+    match api.apply_claim_devices(namespace, name, uid.as_str(), devices).await {
+        Ok(resource_claim) => Ok(Some(resource_claim)),
+        Err(error) if error.is_absent(name) => Ok(None),
         // Either another claim has this name now, or another client changed the claim at the same time.
         Err(error) if error.status() == Some(StatusCode::CONFLICT) => {
-            match api.get_claim(&namespace, &name).await {
+            match api.get_claim(namespace, name).await {
                 Ok(Some(resource_claim)) if resource_claim.has_uid(uid.as_str()) => Err(error),
                 Ok(_) => Ok(None),
                 Err(_) => Err(error),
             }
         }
         Err(error) => Err(error),
-    };
-    RequestResult::Status { uid, devices, answer }
-}
-
-async fn write_event(api: Api, write: EventWrite) -> RequestResult {
-    let (name, written) = match write {
-        EventWrite::New(event) => {
-            let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            let written = api.create_event(&namespace, &event).await;
-            (event.metadata.name.unwrap_or_default(), written)
-        }
-        EventWrite::Again(namespace, name, change) => {
-            let written = api.patch_event(&namespace, &name, &change).await;
-            (name, written)
-        }
-    };
-    RequestResult::Event(written.map_err(|error| (name, error)))
+    }
 }
 
 /// Returns the time until which no further request is sent, after Retry-After or a rejection of all such requests.
@@ -387,7 +353,7 @@ mod tests {
     use std::path::Path;
 
     use onload_core::kubernetes_settings::KubernetesSettings;
-    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::TcpListener;
     use tokio::task::yield_now;
     use tonic::Request;
@@ -401,7 +367,7 @@ mod tests {
     use crate::wire::dra::NodePrepareResourcesRequest;
     use crate::wire::dra::dra_plugin_server::DraPlugin;
 
-    /// A server that answers nothing and tells how each request begins; what accesses it.
+    /// A server that answers no GET, refuses other requests, and tells how each begins; what accesses it.
     async fn server(dir: &Path) -> (Api, mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let kubeconfig = serde_json::json!({"current-context": "n1",
@@ -417,8 +383,15 @@ mod tests {
                 let mut stream = BufReader::new(stream);
                 let mut line = String::new();
                 stream.read_line(&mut line).await.unwrap();
+                let is_get = line.starts_with("GET ");
                 sender.send(line).unwrap();
-                streams.push(stream);
+                if is_get {
+                    streams.push(stream);
+                } else {
+                    let refusal =
+                        "HTTP/1.1 500 Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                    stream.write_all(refusal.as_bytes()).await.unwrap();
+                }
             }
         });
         (Api::new(AccessSource::Kubeconfig(path), Arc::default()), asked)
@@ -467,8 +440,7 @@ mod tests {
         };
         reporter.handle_report(ClaimReport::Prepared("u".parse().unwrap(), owner));
         reporter.handle_report(ClaimReport::Refused(claim("refused"), "no".to_owned()));
-        assert_eq!(reporter.begin(), None);
-        assert!(reporter.work.is_empty());
+        assert_eq!(reporter.write_due().await, None);
         let reporting = tokio::spawn(reporter.run());
         yield_now().await;
         // kubelet gives up, which ends the call as an answer does.

@@ -5,9 +5,6 @@ use std::fmt;
 /// Features of dynamic resource allocation that slices use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DraFeatures {
-    /// Shared counters (KEP-4815, `DRAPartitionableDevices`): a physical function or its virtual functions, but not
-    /// both.
-    pub counters: bool,
     /// Devices that several claims share (KEP-5075, `DRAConsumableCapacity`).
     pub sharing: bool,
     /// Taints of devices (KEP-5055, `DRADeviceTaints`).
@@ -15,39 +12,27 @@ pub struct DraFeatures {
 }
 
 impl DraFeatures {
-    pub const ALL: DraFeatures = DraFeatures { counters: true, sharing: true, taints: true };
+    pub const ALL: DraFeatures = DraFeatures { sharing: true, taints: true };
     /// No features, as in Kubernetes 1.34.
-    pub const NONE: DraFeatures = DraFeatures { counters: false, sharing: false, taints: false };
+    pub const NONE: DraFeatures = DraFeatures { sharing: false, taints: false };
 
     pub fn union(self, other: DraFeatures) -> DraFeatures {
-        DraFeatures {
-            counters: self.counters || other.counters,
-            sharing: self.sharing || other.sharing,
-            taints: self.taints || other.taints,
-        }
+        DraFeatures { sharing: self.sharing || other.sharing, taints: self.taints || other.taints }
     }
 
     /// Returns the features without the lost ones.
     pub fn without(self, lost: DraFeatures) -> DraFeatures {
-        DraFeatures {
-            counters: self.counters && !lost.counters,
-            sharing: self.sharing && !lost.sharing,
-            taints: self.taints && !lost.taints,
-        }
+        DraFeatures { sharing: self.sharing && !lost.sharing, taints: self.taints && !lost.taints }
     }
 }
 
 impl fmt::Display for DraFeatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named: Vec<&str> = [
-            (self.counters, "shared counters"),
-            (self.sharing, "consumable capacity"),
-            (self.taints, "taints"),
-        ]
-        .iter()
-        .filter(|(is_there, _)| *is_there)
-        .map(|(_, name)| *name)
-        .collect();
+        let named: Vec<&str> = [(self.sharing, "consumable capacity"), (self.taints, "taints")]
+            .iter()
+            .filter(|(is_there, _)| *is_there)
+            .map(|(_, name)| *name)
+            .collect();
         if named.is_empty() {
             return f.write_str("none");
         }

@@ -1,12 +1,8 @@
 //! A pool: the devices of one class on one node, in as many slices as they need.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{
-    Counter, CounterSet, Device, DeviceCounterConsumption, ResourcePool, ResourceSlice,
-    ResourceSliceSpec,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use onload_core::class::Class;
 use onload_core::kubernetes_settings::KubernetesSettings;
@@ -24,14 +20,10 @@ use crate::names::{NodeName, append_to_node, device_label, is_allocatable};
 
 /// Limit for the devices of a slice (`ResourceSliceMaxDevices`).
 const MAX_DEVICES: usize = 128;
-/// Limit if one of them has a taint or counters (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
+/// Limit if one of them has a taint (`ResourceSliceMaxDevicesWithTaintsOrConsumesCounters`).
 const MAX_DEVICES_WITH_TAINTS: usize = 64;
-/// Limit for the counter sets of a slice (`ResourceSliceMaxCounterSets`).
-const MAX_COUNTER_SETS: usize = 8;
 /// Limit for the devices of a pool whose slots are devices.
 const MAX_SLOT_DEVICES: usize = 4096;
-/// The counter of a physical function.
-const COUNTER: &str = "vfs";
 
 #[derive(Clone, Copy, Debug)]
 pub struct SliceInput<'a> {
@@ -49,8 +41,6 @@ pub struct SlicePool<'a> {
     class: Class,
     name: String,
     devices: Vec<SlicePoolDevice<'a>>,
-    /// Physical functions with the number of their virtual functions.
-    sets: BTreeMap<PciAddress, u32>,
     per_slice: usize,
     selectors: PoolSelectors,
     left_out: Vec<String>,
@@ -62,7 +52,6 @@ struct SlicePoolDevice<'a> {
     form: DeviceForm,
     /// The taint of the device.
     trouble: Option<&'static str>,
-    counter_use: Option<(PciAddress, u32)>,
 }
 
 impl SlicePoolDevice<'_> {
@@ -93,28 +82,24 @@ impl<'a> SlicePool<'a> {
             class,
             name: input.node.pool_name(class),
             devices: Vec::new(),
-            sets: BTreeMap::new(),
             per_slice: MAX_DEVICES,
             left_out: selectors.left_out().to_vec(),
             selectors,
         };
         for device in devices {
-            let counter_use = match families.counter_use(device, features) {
-                Ok(counter_use) => counter_use,
-                Err(why) => {
-                    pool.left_out.push(why);
-                    continue;
-                }
-            };
-            let held = families.is_held(device).then_some(HELD_TAINT);
-            pool.add(device, counter_use, held, (features, max_slots));
+            if families.has_virtual_functions(device) {
+                pool.left_out.push(format!(
+                    "vfio {} is not offered with its virtual functions, since pods would get both; \
+                     remove them, or set [discover] offer-pf-with-vfs = false",
+                    device.name
+                ));
+                continue;
+            }
+            pool.add(device, families.is_pf_taken(device), features, max_slots);
         }
         // The scheduler takes the first free devices, so this order gives a claim of several slots different devices.
         pool.devices.sort_by_key(|entry| entry.slot().unwrap_or(0));
-        for (set, _) in pool.devices.iter().filter_map(|entry| entry.counter_use) {
-            pool.sets.extend(families.0.get(&set).map(|family| (set, family.members)));
-        }
-        if pool.devices.iter().any(|entry| entry.trouble.is_some() || entry.counter_use.is_some()) {
+        if pool.devices.iter().any(|entry| entry.trouble.is_some()) {
             pool.per_slice = MAX_DEVICES_WITH_TAINTS;
         }
         pool
@@ -123,16 +108,16 @@ impl<'a> SlicePool<'a> {
     fn add(
         &mut self,
         device: &'a HostDevice,
-        counter_use: Option<(PciAddress, u32)>,
-        held: Option<&'static str>,
-        (features, max_slots): (DraFeatures, u32),
+        is_pf_taken: bool,
+        features: DraFeatures,
+        max_slots: u32,
     ) {
-        let trouble = taint_key(device).or(held);
+        let trouble = taint_key(device).or(is_pf_taken.then_some(HELD_TAINT));
         // Without taints, an unusable device cannot be marked and is left out.
         if trouble.is_some() && !features.taints {
             return;
         }
-        let entry = |form, trouble| SlicePoolDevice { device, form, trouble, counter_use };
+        let entry = |form, trouble| SlicePoolDevice { device, form, trouble };
         if device.sharing == Sharing::Exclusive {
             self.devices.push(entry(DeviceForm::One, trouble));
             return;
@@ -176,32 +161,18 @@ impl<'a> SlicePool<'a> {
         &self.left_out
     }
 
-    fn device_slice_count(&self) -> usize {
-        self.devices.len().div_ceil(self.per_slice)
-    }
-
     pub fn slices(&self) -> usize {
-        self.device_slice_count() + self.sets.len().div_ceil(MAX_COUNTER_SETS)
+        self.devices.len().div_ceil(self.per_slice)
     }
 
     /// Returns the name of a slice, which is derived from node, class and number.
     pub fn slice_name(&self, index: usize) -> String {
-        let class = self.class;
-        let end = match index.checked_sub(self.device_slice_count()) {
-            None => format!("-onload-dev-{class}-{index}"),
-            Some(index) => format!("-onload-dev-{class}-counters-{index}"),
-        };
+        let end = format!("-onload-dev-{}-{index}", self.class);
         append_to_node(self.input.node.as_str(), &end)
     }
 
     pub fn slice(&self, index: usize, generation: i64) -> ResourceSlice {
-        let (devices, shared_counters) = match index.checked_sub(self.device_slice_count()) {
-            None => {
-                let entries = self.devices.chunks(self.per_slice).nth(index).unwrap_or_default();
-                (Some(entries.iter().map(|entry| self.device(entry)).collect()), None)
-            }
-            Some(index) => (None, Some(self.counter_sets(index))),
-        };
+        let entries = self.devices.chunks(self.per_slice).nth(index).unwrap_or_default();
         let count = i64::try_from(self.slices()).unwrap_or(i64::MAX);
         ResourceSlice {
             metadata: slice_metadata(self.slice_name(index), self.input.node, self.input.uid),
@@ -213,41 +184,23 @@ impl<'a> SlicePool<'a> {
                     generation,
                     resource_slice_count: count,
                 },
-                devices,
-                shared_counters,
+                devices: Some(entries.iter().map(|entry| self.device(entry)).collect()),
                 ..ResourceSliceSpec::default()
             },
         }
     }
 
     fn device(&self, entry: &SlicePoolDevice<'_>) -> Device {
-        let SlicePoolDevice { device, form, trouble, counter_use } = *entry;
+        let SlicePoolDevice { device, form, trouble } = *entry;
         let resource = resource_name(device, self.input.settings);
-        let consumes = counter_use.map(|(set, number)| {
-            vec![DeviceCounterConsumption {
-                counter_set: set_name(set),
-                counters: counters(number),
-            }]
-        });
         Device {
             name: device_label(&device.name, entry.slot()),
             attributes: Some(attributes(device, form, resource.as_ref(), &self.selectors)),
             capacity: Some(capacity(form)),
             allow_multiple_allocations: matches!(form, DeviceForm::Shared(_)).then_some(true),
             taints: trouble.map(|key| vec![taint(key)]),
-            consumes_counters: consumes,
             ..Device::default()
         }
-    }
-
-    fn counter_sets(&self, index: usize) -> Vec<CounterSet> {
-        let sets = self.sets.iter().skip(index * MAX_COUNTER_SETS).take(MAX_COUNTER_SETS).map(
-            |(function, number)| CounterSet {
-                name: set_name(*function),
-                counters: counters(*number),
-            },
-        );
-        sets.collect()
     }
 }
 
@@ -266,103 +219,34 @@ pub(super) fn slice_metadata(name: String, node: &NodeName, uid: &str) -> Object
     }
 }
 
-fn set_name(function: PciAddress) -> String {
-    format!("pf-{}", function.to_string().replace([':', '.'], "-"))
-}
-
-fn counters(number: u32) -> BTreeMap<String, Counter> {
-    let value = Quantity(number.to_string());
-    BTreeMap::from([(COUNTER.to_owned(), Counter { value })])
-}
-
-/// Physical functions that are offered together with their virtual functions, which exclude each other. This applies
-/// only to vfio, which assigns whole functions; interfaces and RDMA devices of both are independent.
+/// The physical functions of vfio whose virtual functions are offered too. Vfio assigns whole functions, so only one of
+/// both may be given; interfaces and RDMA devices of both are independent.
 #[derive(Debug, Default)]
-struct PfFamilies(BTreeMap<PciAddress, PfFamily>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct PfFamily {
-    /// The number of virtual functions.
-    members: u32,
-    /// Whether the physical function is in use.
-    is_taken: bool,
-    /// Whether it is in use without a claim, which the counter does not reflect.
-    is_foreign: bool,
-    /// Whether a virtual function is in use without a claim.
-    has_foreign_member: bool,
-    /// Whether several containers may share one of its functions, which the counter cannot express.
-    is_shared: bool,
+struct PfFamilies {
+    parents: BTreeSet<PciAddress>,
+    /// The physical functions that a container has.
+    taken: BTreeSet<PciAddress>,
 }
 
 impl PfFamilies {
     fn new(class: Class, devices: &[&HostDevice]) -> PfFamilies {
-        let mut families = PfFamilies::default();
         if !class.is_iommu_group() {
-            return families;
+            return PfFamilies::default();
         }
-        let parents: BTreeMap<PciAddress, &HostDevice> =
-            devices.iter().filter_map(|device| Some((device.pci?, *device))).collect();
-        for device in devices {
-            let Some((pf, parent)) =
-                parent_pf(device).and_then(|pf| Some((pf, *parents.get(&pf)?)))
-            else {
-                continue;
-            };
-            let is_shared = |device: &HostDevice| device.sharing != Sharing::Exclusive;
-            let family = families.0.entry(pf).or_default();
-            family.members += 1;
-            family.is_taken |= !parent.leases.is_empty();
-            family.is_foreign |= is_foreign(parent);
-            family.has_foreign_member |= is_foreign(device);
-            family.is_shared |= is_shared(device) || is_shared(parent);
-        }
-        families
-    }
-
-    fn family(&self, pf: Option<PciAddress>) -> Option<(PciAddress, PfFamily)> {
-        let pf = pf?;
-        Some((pf, *self.0.get(&pf)?))
-    }
-
-    /// Returns whether a function of the same family that excludes this one is in use without a claim.
-    fn is_held(&self, device: &HostDevice) -> bool {
-        let own_family = self.family(device.pci);
-        let parent = self.family(parent_pf(device));
-        own_family.is_some_and(|(_, family)| family.has_foreign_member)
-            || parent.is_some_and(|(_, parent)| parent.is_foreign)
-    }
-
-    /// Returns the counters that a device consumes, if it is counted. Fails with the reason why it is not offered.
-    fn counter_use(
-        &self,
-        device: &HostDevice,
-        features: DraFeatures,
-    ) -> Result<Option<(PciAddress, u32)>, String> {
-        let own_family = self.family(device.pci);
-        let Some((pf, family)) = own_family.or_else(|| self.family(parent_pf(device))) else {
-            return Ok(None);
-        };
-        if features.counters && !family.is_shared {
-            let number = own_family.map_or(1, |(_, own_family)| own_family.members);
-            return Ok(Some((pf, number)));
-        }
-        match own_family {
-            Some(_) => Err(format!(
-                "vfio {} is not offered with its virtual functions: this cluster cannot prevent \
-                 that two pods get both; remove them, or set [discover] offer-pf-with-vfs = false",
-                device.name
-            )),
-            None if family.is_taken => Err(format!(
-                "vfio {} is not offered while its physical function is in use {pf}",
-                device.name
-            )),
-            None => Ok(None),
+        let taken = devices.iter().filter(|device| !device.leases.is_empty());
+        PfFamilies {
+            parents: devices.iter().filter_map(|device| parent_pf(device)).collect(),
+            taken: taken.filter_map(|device| device.pci).collect(),
         }
     }
-}
 
-fn is_foreign(device: &HostDevice) -> bool {
-    device.leases.iter().any(|entry| !entry.lease.as_ref().is_some_and(is_claim_lease))
+    fn has_virtual_functions(&self, device: &HostDevice) -> bool {
+        device.pci.is_some_and(|pci| self.parents.contains(&pci))
+    }
+
+    fn is_pf_taken(&self, device: &HostDevice) -> bool {
+        parent_pf(device).is_some_and(|pf| self.taken.contains(&pf))
+    }
 }
 
 /// Returns the physical function of a virtual function.

@@ -1,11 +1,6 @@
 //! A slice for a dry run, whose result shows the server's features.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::resource::v1::{
-    Counter, Device, DeviceCounterConsumption, ResourcePool, ResourceSlice, ResourceSliceSpec,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
 
 use super::device::{DeviceForm, UNHEALTHY, capacity, taint};
 use super::pool::slice_metadata;
@@ -18,15 +13,6 @@ pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
         name: "shared".to_owned(),
         allow_multiple_allocations: Some(true),
         capacity: Some(capacity(form)),
-        ..Device::default()
-    };
-    let value = Quantity("1".to_owned());
-    let counted = Device {
-        name: "counted".to_owned(),
-        consumes_counters: Some(vec![DeviceCounterConsumption {
-            counter_set: "set".to_owned(),
-            counters: BTreeMap::from([("vfs".to_owned(), Counter { value })]),
-        }]),
         ..Device::default()
     };
     let tainted = Device {
@@ -44,7 +30,7 @@ pub fn probe(node: &NodeName, uid: &str) -> ResourceSlice {
                 generation: 1,
                 resource_slice_count: 1,
             },
-            devices: Some(vec![shared, counted, tainted]),
+            devices: Some(vec![shared, tainted]),
             ..ResourceSliceSpec::default()
         },
     }

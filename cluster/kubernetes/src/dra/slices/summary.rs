@@ -61,19 +61,13 @@ pub fn lost_features(sent: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> (D
     let devices = |spec: &ResourceSliceSpec| spec.devices.clone().unwrap_or_default();
     let (sent_devices, stored_devices) = (devices(sent), devices(stored));
     let mut lost = DraFeatures::NONE;
-    lost.counters = sent.shared_counters.is_some() && is_empty(&stored.shared_counters);
     for (sent, stored) in sent_devices.iter().zip(&stored_devices) {
-        lost.counters |= sent.consumes_counters.is_some() && is_empty(&stored.consumes_counters);
-        lost.taints |= sent.taints.is_some() && is_empty(&stored.taints);
+        lost.taints |= sent.taints.is_some() && stored.taints.as_ref().is_none_or(Vec::is_empty);
         let multiple = |device: &Device| device.allow_multiple_allocations == Some(true);
         lost.sharing |= multiple(sent) && !multiple(stored);
         lost.sharing |= has_policy(sent) && !has_policy(stored);
     }
     (lost, without_features(sent) != without_features(stored))
-}
-
-fn is_empty<T>(list: &Option<Vec<T>>) -> bool {
-    list.as_ref().is_none_or(Vec::is_empty)
 }
 
 fn has_policy(device: &Device) -> bool {
@@ -84,10 +78,8 @@ fn has_policy(device: &Device) -> bool {
 /// Returns the content without the fields of features.
 fn without_features(spec: &ResourceSliceSpec) -> ResourceSliceSpec {
     let mut spec = spec.clone();
-    spec.shared_counters = None;
     spec.devices = Some(spec.devices.unwrap_or_default());
     for device in spec.devices.iter_mut().flatten() {
-        device.consumes_counters = None;
         device.taints = None;
         device.allow_multiple_allocations = None;
         let capacities = device.capacity.iter_mut().flatten();

@@ -28,23 +28,22 @@ const HEADS: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gates {
-    pub(crate) partitionable: bool,
     pub(crate) consumable: bool,
     pub(crate) taints: bool,
 }
 
 impl Gates {
     /// As in 1.36.
-    pub(crate) const ON: Gates = Gates { partitionable: true, consumable: true, taints: true };
+    pub(crate) const ON: Gates = Gates { consumable: true, taints: true };
     /// As in 1.34.
-    pub(crate) const OFF: Gates = Gates { partitionable: false, consumable: false, taints: false };
+    pub(crate) const OFF: Gates = Gates { consumable: false, taints: false };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// DRA is beta, and off as a rule: where it is on, the server has v1beta1 and v1beta2 of it.
     V1_33,
-    /// v1; sharing, counters, taints and old manifests by DRA are alpha.
+    /// v1; sharing, taints and old manifests by DRA are alpha.
     V1_34,
     V1_36,
 }
@@ -855,12 +854,6 @@ fn patch(kept: &mut Kept, call: &Call, body: &[u8]) -> Response {
         }
     }
     drop_fields(&mut slice["spec"], kept.gates);
-    if kept.release == Release::V1_34 && !has_own_counters(&slice["spec"]) {
-        return refuse(
-            422,
-            "must reference a counterSet defined in the ResourceSlice sharedCounters",
-        );
-    }
     add_times(&mut slice["spec"], old.as_ref());
     if let Some(webhook) = kept.webhook {
         webhook(&mut slice);
@@ -883,15 +876,9 @@ fn patch(kept: &mut Kept, call: &Call, body: &[u8]) -> Response {
 /// What a server with a feature off does: it says nothing.
 fn drop_fields(spec: &mut Value, gates: Gates) {
     let fields = spec.as_object_mut().unwrap();
-    if !gates.partitionable {
-        fields.remove("sharedCounters");
-    }
     let devices = fields.get_mut("devices").and_then(Value::as_array_mut);
     for device in devices.into_iter().flatten() {
         let device = device.as_object_mut().unwrap();
-        if !gates.partitionable {
-            device.remove("consumesCounters");
-        }
         if !gates.taints {
             device.remove("taints");
         }
@@ -903,16 +890,6 @@ fn drop_fields(spec: &mut Value, gates: Gates) {
             }
         }
     }
-}
-
-/// Whether all counters that devices use are of the same slice. From 1.35 on they may be of another one of the pool.
-fn has_own_counters(spec: &Value) -> bool {
-    let list = |object: &Value, name: &str| object[name].as_array().cloned().unwrap_or_default();
-    let sets = list(spec, "sharedCounters");
-    let has = |used: &Value| sets.iter().any(|set| set["name"] == used["counterSet"]);
-    let devices = list(spec, "devices");
-    let mut used = devices.iter().flat_map(|device| list(device, "consumesCounters"));
-    used.all(|used| has(&used))
 }
 
 /// The server says since when a device has a taint.

@@ -35,18 +35,10 @@ pub(crate) fn problems(slice: &ResourceSlice) -> Vec<String> {
     check(pool.generation >= 0, "generation".to_owned());
     check(pool.resource_slice_count > 0, "resourceSliceCount".to_owned());
     let devices = spec.devices.as_deref().unwrap_or_default();
-    let sets = spec.shared_counters.as_deref().unwrap_or_default();
-    check(devices.is_empty() || sets.is_empty(), "devices and sharedCounters".to_owned());
-    let has_more = |device: &Device| device.taints.is_some() || device.consumes_counters.is_some();
-    let most = if devices.iter().any(has_more) { 64 } else { 128 };
+    let most = if devices.iter().any(|device| device.taints.is_some()) { 64 } else { 128 };
     check(devices.len() <= most, format!("{} devices of {most}", devices.len()));
-    check(sets.len() <= 8, format!("{} counter sets", sets.len()));
     let names: BTreeSet<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     check(names.len() == devices.len(), "two devices of one name".to_owned());
-    for set in sets {
-        check(is_label(&set.name), format!("counter set {:?}", set.name));
-        check((1..=32).contains(&set.counters.len()), "counters of a set".to_owned());
-    }
     for device in devices {
         for problem in of_device(device) {
             check(false, format!("device {:?}: {problem}", device.name));
@@ -81,8 +73,6 @@ fn of_device(device: &Device) -> Vec<String> {
         let is_policy = is_range_of(capacity).unwrap_or(true);
         check(is_policy, format!("requestPolicy {policy:?}"));
     }
-    let consumes = device.consumes_counters.as_deref().unwrap_or_default();
-    check(consumes.len() <= 2, "counter sets".to_owned());
     for taint in device.taints.iter().flatten() {
         let effect = ["NoSchedule", "NoExecute", "None"].contains(&taint.effect.as_str());
         check(effect && is_prefixed(&taint.key), format!("taint {taint:?}"));

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
-use onload_core::hook_arguments::NetdevArgument;
+use onload_core::hook_arguments::{HookArguments, InterfaceValue, NetdevArgument};
 use onload_core::host_settings::InterfaceName;
 use onload_core::kubernetes_settings::KubernetesSettings;
 use onload_core::netdev::address::Network;
@@ -15,8 +15,8 @@ use onload_host::offers::{Attribute, HostDevice};
 use onload_sys::text::ShortList;
 
 use crate::dra::prepare::allocation::AllocatedDevice;
-use crate::dra::prepare::claim_spec::{ClaimDevice, PodInterface};
-use crate::dra::prepare::parameters::{Author, Parameter, misplaced_error};
+use crate::dra::prepare::claim_spec::ClaimDevice;
+use crate::dra::prepare::parameters::{Author, Parameter, Parameters, misplaced_error};
 use crate::snapshot::KubernetesSnapshot;
 
 /// The minimum MTU for IPv6 (RFC 8200, 5). The kernel disables IPv6 on an interface with less.
@@ -27,7 +27,7 @@ pub(super) fn pod_interface(
     snapshot: &KubernetesSnapshot,
     host_device: &HostDevice,
     allocated: &AllocatedDevice,
-) -> Result<Option<PodInterface>> {
+) -> Result<Option<HookArguments>> {
     let Some((parameter, is_of_request)) = first_interface_parameter(host_device.class, allocated)
     else {
         return Ok(None);
@@ -56,14 +56,26 @@ pub(super) fn pod_interface(
              `onload-ctk discover` on the node"
         )
     })?;
-    let parameters = &allocated.parameters;
-    Ok(Some(PodInterface {
-        netdev,
-        name: value(parameters.name.as_ref()),
-        mtu: value(parameters.mtu.as_ref()),
-        addresses: value(parameters.address.as_ref()).unwrap_or_default(),
-        routes: value(parameters.routes.as_ref()).unwrap_or_default(),
+    let Parameters { name, mtu, address, routes, .. } = &allocated.parameters;
+    let addresses = address.iter().flat_map(|parameter| &parameter.value);
+    let routes = routes.iter().flat_map(|parameter| &parameter.value);
+    Ok(Some(HookArguments {
+        address: interface_values(&netdev, addresses),
+        route: interface_values(&netdev, routes),
+        mtu: interface_values(&netdev, mtu.iter().map(|parameter| &parameter.value)),
+        rename: interface_values(&netdev, name.iter().map(|parameter| &parameter.value)),
+        netdev: vec![netdev],
+        ..HookArguments::default()
     }))
+}
+
+fn interface_values<'a, T: Clone + 'a>(
+    netdev: &NetdevArgument,
+    values: impl Iterator<Item = &'a T>,
+) -> Vec<InterfaceValue<T>> {
+    let with_interface =
+        |value: &T| InterfaceValue { interface: netdev.name.clone(), value: value.clone() };
+    values.map(with_interface).collect()
 }
 
 /// Returns the settings of a device's virtual function, if there are any. Like other containers, a claim may choose
@@ -97,10 +109,6 @@ pub(super) fn vf_config(
     }
     vf.as_ref().map(VfConfig::to_settings).transpose().with_context(|| device.to_string())?;
     Ok(vf)
-}
-
-fn value<T: Clone>(parameter: Option<&Parameter<T>>) -> Option<T> {
-    parameter.map(|parameter| parameter.value.clone())
 }
 
 /// Returns a parameter that applies only to interfaces, preferring one of this request.
@@ -210,7 +218,7 @@ fn unique_values(device: &ClaimDevice) -> Vec<(&'static str, String)> {
     let Some(interface) = &device.interface else {
         return Vec::new();
     };
-    let addresses =
-        interface.addresses.iter().map(|address| ("address", address.address().to_string()));
-    interface.name.iter().map(|name| ("name", name.to_string())).chain(addresses).collect()
+    let names = interface.rename.iter().map(|name| ("name", name.value.to_string()));
+    let addresses = interface.address.iter();
+    names.chain(addresses.map(|address| ("address", address.value.address().to_string()))).collect()
 }

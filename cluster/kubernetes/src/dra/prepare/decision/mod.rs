@@ -134,6 +134,28 @@ impl PrepareContext<'_> {
         Ok(ids)
     }
 
+    /// Returns the functions that must not be in use at the same time as a vfio function, since they may share its
+    /// hardware: its physical function, or its virtual functions.
+    fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
+        let is_of = |child: &HostDevice, parent: &HostDevice| {
+            parent.pci.is_some() && parent_pf(child) == parent.pci
+        };
+        let all: BTreeSet<DeviceName> = self
+            .snapshot
+            .devices
+            .iter()
+            .filter(|other| device.class.is_iommu_group() && other.class == device.class)
+            .filter(|other| is_of(other, device) || is_of(device, other))
+            .flat_map(|other| cdi_device_names(other).chain([other.name.clone()]))
+            .collect();
+        all.iter()
+            .map(|name| ClaimDevice {
+                max_holders: 1,
+                ..claim_device(request, device, device.class, name)
+            })
+            .collect()
+    }
+
     fn find_device(&self, allocated: &AllocatedDevice) -> Result<&HostDevice> {
         let (pool, device) = (&allocated.pool, &allocated.device);
         let devices = &self.snapshot.devices;
@@ -179,28 +201,6 @@ impl PrepareContext<'_> {
             pci: device.pci,
             nodes: nodes.map_or(&[], Vec::as_slice),
         }
-    }
-
-    /// Returns the functions that must not be in use at the same time as a vfio function, since they may share its
-    /// hardware: its physical function, or its virtual functions.
-    fn excluded_functions(&self, request: &str, device: &HostDevice) -> Vec<ClaimDevice> {
-        let is_of = |child: &HostDevice, parent: &HostDevice| {
-            parent.pci.is_some() && parent_pf(child) == parent.pci
-        };
-        let all: BTreeSet<DeviceName> = self
-            .snapshot
-            .devices
-            .iter()
-            .filter(|other| device.class.is_iommu_group() && other.class == device.class)
-            .filter(|other| is_of(other, device) || is_of(device, other))
-            .flat_map(|other| cdi_device_names(other).chain([other.name.clone()]))
-            .collect();
-        all.iter()
-            .map(|name| ClaimDevice {
-                max_holders: 1,
-                ..claim_device(request, device, device.class, name)
-            })
-            .collect()
     }
 
     /// Returns why discovery excluded the device with this name, or `None` if it excluded no such device.

@@ -112,39 +112,6 @@ fn of_request(request: &str) -> String {
 }
 
 #[test]
-fn a_function_is_given_beside_nobody_who_has_its_family() {
-    let mut snapshot = node();
-    let function = |name: &str, pf: &str| HostDevice {
-        pci: name.parse().ok(),
-        sharing: Sharing::Exclusive,
-        attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
-        ..offer(Class::Vfio, name)
-    };
-    snapshot.devices.truncate(4);
-    snapshot.devices.extend([
-        function("0000:81:00.0", ""),
-        function("0000:81:10.0", "0000:81:00.0"),
-        function("0000:81:10.2", "0000:81:00.0"),
-        function("0000:82:00.0", ""),
-    ]);
-    let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
-    let names = |decision: &PrepareDecision| -> Vec<String> {
-        decision.other_functions.iter().map(|leased| leased.device.to_string()).collect()
-    };
-    let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
-    assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
-    let around = PrepareContext {
-        node: &"n1".parse().unwrap(),
-        snapshot: &snapshot,
-        specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
-    };
-    let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
-    let devices = vec![pf];
-    let of_pf = decide(devices, &UID.parse().unwrap(), around).unwrap();
-    assert_eq!(names(&of_pf), ["vfio:0000:81:10.0", "vfio:0000:81:10.2"]);
-}
-
-#[test]
 fn a_request_for_a_resource_has_the_variables_of_all_its_functions() {
     let mut node = node();
     for (at, host_device) in node.devices.iter_mut().enumerate() {
@@ -263,11 +230,11 @@ fn describe(decision: &PrepareDecision) -> String {
         let mut words =
             vec![format!("lease {}: {} max {}", leased.request, leased.device, leased.max_holders)];
         if let Some(interface) = &leased.interface {
-            words.push(interface.netdev.to_string());
-            words.extend(interface.name.iter().map(|name| format!("name {name}")));
-            words.extend(interface.mtu.iter().map(|mtu| format!("mtu {mtu}")));
-            words.extend(interface.addresses.iter().map(ToString::to_string));
-            words.extend(interface.routes.iter().map(ToString::to_string));
+            words.extend(interface.netdev.iter().map(ToString::to_string));
+            words.extend(interface.rename.iter().map(|name| format!("name {}", name.value)));
+            words.extend(interface.mtu.iter().map(|mtu| format!("mtu {}", mtu.value)));
+            words.extend(interface.address.iter().map(|address| address.value.to_string()));
+            words.extend(interface.route.iter().map(|route| route.value.to_string()));
         }
         words.extend(leased.vf.iter().map(ToString::to_string));
         writeln!(out, "{}", words.join(", ")).unwrap();
@@ -284,4 +251,37 @@ fn describe(decision: &PrepareDecision) -> String {
         }
     }
     if out.is_empty() { "nothing\n".to_owned() } else { out }
+}
+
+#[test]
+fn a_function_is_given_beside_nobody_who_has_its_family() {
+    let mut snapshot = node();
+    let function = |name: &str, pf: &str| HostDevice {
+        pci: name.parse().ok(),
+        sharing: Sharing::Exclusive,
+        attributes: [("pf", Attribute::Text(pf.to_owned()))].into_iter().collect(),
+        ..offer(Class::Vfio, name)
+    };
+    snapshot.devices.truncate(4);
+    snapshot.devices.extend([
+        function("0000:81:00.0", ""),
+        function("0000:81:10.0", "0000:81:00.0"),
+        function("0000:81:10.2", "0000:81:00.0"),
+        function("0000:82:00.0", ""),
+    ]);
+    let vf = allocated("vf", "n1/vfio", "0000-81-10-0", &json!({}));
+    let names = |decision: &PrepareDecision| -> Vec<String> {
+        decision.other_functions.iter().map(|leased| leased.device.to_string()).collect()
+    };
+    let of_vf = decided_on(&snapshot, vec![vf]).unwrap();
+    assert_eq!(names(&of_vf), ["vfio:0000:81:00.0"]);
+    let around = PrepareContext {
+        node: &"n1".parse().unwrap(),
+        snapshot: &snapshot,
+        specs: &["onload.dev/vfio=0000:81:00.0".to_owned()].into_iter().collect(),
+    };
+    let pf = allocated("pf", "n1/vfio", "0000-81-00-0", &json!({}));
+    let devices = vec![pf];
+    let of_pf = decide(devices, &UID.parse().unwrap(), around).unwrap();
+    assert_eq!(names(&of_pf), ["vfio:0000:81:10.0", "vfio:0000:81:10.2"]);
 }
