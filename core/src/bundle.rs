@@ -44,7 +44,7 @@ const ISOLATED: &str = "isolated";
 /// A section `[bundles.NAME]`.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct BundleText {
     /// The devices, each as CLASS=NAME. NAME may also be "all", a pool, or POOL*N for N members of
     /// a pool. A bundle cannot contain another bundle.

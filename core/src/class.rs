@@ -176,18 +176,17 @@ impl fmt::Display for Class {
     }
 }
 
-/// Returns the known word that is spelled most like `word`. They differ in at most half of the letters.
+/// Returns the known word that is spelled most like `word`, and in how many letters they differ: at most half of them.
 pub(crate) fn nearest_word<'k>(
     word: &str,
     known: impl IntoIterator<Item = &'k str>,
-) -> Option<&'k str> {
+) -> Option<(usize, &'k str)> {
     let max_distance = word.chars().count().max(3) / 2;
     known
         .into_iter()
         .map(|known| (damerau_levenshtein(known, word), known))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, _)| *distance <= max_distance)
-        .map(|(_, known)| known)
 }
 
 pub(crate) fn list() -> String {
@@ -201,9 +200,14 @@ impl FromStr for Class {
         if let Some(class) = Class::from_name(word) {
             return Ok(class);
         }
-        let name = word.trim_start_matches("onload.dev/").to_ascii_lowercase();
-        match nearest_word(&name, Class::ALL.map(Class::as_str)) {
-            Some(class) => bail!("unknown class {word:?}; did you mean {class}?"),
+        if let Some(class) = Class::ALL
+            .into_iter()
+            .find(|class| class.cdi_kind() == word || class.as_str().eq_ignore_ascii_case(word))
+        {
+            bail!("unknown class {word:?}; write {class}");
+        }
+        match nearest_word(word, Class::ALL.map(Class::as_str)) {
+            Some((_, class)) => bail!("unknown class {word:?}; did you mean {class}?"),
             None => bail!("unknown class {word:?}; known are {}", list()),
         }
     }

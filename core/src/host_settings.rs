@@ -16,7 +16,7 @@ use onload_sys::text::{Quoted, parse_decimal, parse_digits, parse_kib};
 /// A section `[[sriov]]`: the virtual functions of one physical function.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct SriovConfig {
     /// The interface of the physical function, or its PCI address.
     pub pf: PfRef,
@@ -43,7 +43,7 @@ pub struct SriovConfig {
 /// Section `[host]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct HostSettings {
     /// Interfaces to register with Onload for AF_XDP. A registration lasts until the next boot.
     pub af_xdp: Vec<InterfaceName>,
@@ -228,7 +228,17 @@ shown_as_serialized!(RdmaNetns);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PageSize {
-    pub kib: u64,
+    kib: u64,
+}
+
+impl PageSize {
+    pub fn from_kib(kib: u64) -> Self {
+        PageSize { kib }
+    }
+
+    pub fn kib(self) -> u64 {
+        self.kib
+    }
 }
 
 impl FromStr for PageSize {
@@ -238,7 +248,7 @@ impl FromStr for PageSize {
         let expected = "the size of a huge page, such as \"2Mi\" or \"1Gi\"";
         parse_kib(text)
             .filter(|kib| kib.is_power_of_two())
-            .map(|kib| PageSize { kib })
+            .map(PageSize::from_kib)
             .ok_or_else(|| mismatch_error(expected, text))
     }
 }
@@ -328,7 +338,7 @@ mod tests {
     fn a_page_size_is_written_in_its_largest_unit() {
         for (text, kib) in [("64Ki", 64), ("2Mi", 2048), ("1Gi", 1 << 20), ("16Gi", 16 << 20)] {
             let size: PageSize = text.parse().unwrap();
-            assert_eq!((size.kib, size.to_string().as_str()), (kib, text));
+            assert_eq!((size.kib(), size.to_string().as_str()), (kib, text));
         }
         assert_eq!("2048Ki".parse::<PageSize>().unwrap().to_string(), "2Mi");
         for bad in ["", "2", "2M", "Mi", "+2Mi", "3Mi", "0Mi", "2mi", "99999999999999999999Ki"] {

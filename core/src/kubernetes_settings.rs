@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::class::Class;
 use crate::netdev::address::Network;
@@ -27,7 +29,7 @@ pub const MAX_DNS_LABEL: usize = 63;
 /// Section `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct KubernetesSettings {
     /// The interface of Kubernetes that offers devices: "device-plugin", or "dra" (dynamic resource allocation); also by
     /// class, as { vfio = "dra" }, with the device plugin for the others. A class changes when no container of the node
@@ -63,37 +65,30 @@ pub struct KubernetesSettings {
 }
 
 /// An interface of Kubernetes for devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum OfferMethod {
     #[default]
     DevicePlugin,
     Dra,
 }
 
-impl FromStr for OfferMethod {
-    type Err = Error;
+impl TryFrom<String> for OfferMethod {
+    type Error = Error;
 
-    fn from_str(word: &str) -> Result<Self> {
-        match word {
+    fn try_from(word: String) -> Result<Self> {
+        match word.as_str() {
             "device-plugin" => Ok(OfferMethod::DevicePlugin),
             "dra" => Ok(OfferMethod::Dra),
-            _ => bail!("expected \"device-plugin\" or \"dra\", found {}", Quoted(word)),
+            _ => bail!("expected \"device-plugin\" or \"dra\", found {}", Quoted(&word)),
         }
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "OfferText")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OfferSetting {
     default_method: OfferMethod,
     by_class: BTreeMap<Class, OfferMethod>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected \"device-plugin\", \"dra\", or a table of these by class")]
-enum OfferText {
-    ForAll(String),
-    ByClass(BTreeMap<String, String>),
 }
 
 impl OfferSetting {
@@ -102,20 +97,30 @@ impl OfferSetting {
     }
 }
 
-impl TryFrom<OfferText> for OfferSetting {
-    type Error = Error;
+impl<'de> Deserialize<'de> for OfferSetting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfferVisitor;
+        impl<'de> Visitor<'de> for OfferVisitor {
+            type Value = OfferSetting;
 
-    fn try_from(text: OfferText) -> Result<Self> {
-        let mut setting = OfferSetting::default();
-        match text {
-            OfferText::ForAll(method) => setting.default_method = method.parse()?,
-            OfferText::ByClass(methods) => {
-                for (class, method) in methods {
-                    setting.by_class.insert(class.parse()?, method.parse()?);
-                }
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"device-plugin\", \"dra\", or a table of these by class")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OfferSetting, E> {
+                let word = serde::de::value::StrDeserializer::new(word);
+                Ok(OfferSetting {
+                    default_method: OfferMethod::deserialize(word)?,
+                    by_class: BTreeMap::new(),
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OfferSetting, A::Error> {
+                let by_class = BTreeMap::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(OfferSetting { by_class, ..OfferSetting::default() })
             }
         }
-        Ok(setting)
+        deserializer.deserialize_any(OfferVisitor)
     }
 }
 
@@ -142,12 +147,21 @@ impl Default for ResourceClasses {
 }
 
 fn check_countable(class: Class) -> Result<Class> {
-    if class.is_uncountable() {
-        bail!(
-            "{class} is not a resource of onload-ctk: set the EF_ variables of a profile in the pod, list the classes of a bundle, and use the hugepages-2Mi and hugepages-1Gi that kubelet offers"
-        );
+    match class {
+        Class::Hugepages => bail!(
+            "hugepages is not a resource of onload-ctk; kubelet offers hugepages-2Mi and \
+             hugepages-1Gi"
+        ),
+        Class::Profile => bail!(
+            "profile is not a resource, because it has no device; set the EF_ variables of a \
+             profile in the pod"
+        ),
+        Class::Bundle => bail!(
+            "bundle is not a resource, because it has devices of several classes; list their \
+             classes"
+        ),
+        class => Ok(class),
     }
-    Ok(class)
 }
 
 impl TryFrom<Vec<String>> for ResourceClasses {
@@ -189,13 +203,10 @@ impl FromStr for ResourceName {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        if is_extended_resource_name(name) {
-            return Ok(ResourceName(name.to_owned()));
+        if let Some(problem) = find_problem(name) {
+            bail!("{} is not an extended resource name: {problem}", Quoted(name));
         }
-        bail!(
-            "{} is not an extended resource name: use DOMAIN/NAME, where DOMAIN is a lower-case domain name outside of kubernetes.io and does not begin with \"requests.\", and NAME has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
-            Quoted(name)
-        )
+        Ok(ResourceName(name.to_owned()))
     }
 }
 
@@ -216,22 +227,34 @@ fn is_label_of(text: &str, is_legal: fn(u8) -> bool) -> bool {
         && bytes.iter().all(|byte| is_legal(*byte))
 }
 
-fn is_extended_resource_name(name: &str) -> bool {
+fn find_problem(name: &str) -> Option<&'static str> {
     // A ResourceQuota adds this prefix, and the result has to be a valid name too.
     const QUOTA: &str = "requests.";
-    name.split_once('/').is_some_and(|(domain, rest)| {
-        QUOTA.len() + domain.len() <= 253
-            && domain.split('.').all(is_dns_label)
-            && !domain.ends_with("kubernetes.io")
-            && !domain.starts_with(QUOTA)
-            && is_label_of(rest, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    })
+    const MAX_PREFIX: usize = 253 - QUOTA.len();
+    let Some((prefix, rest)) = name.split_once('/') else {
+        return Some("it has the form DOMAIN/NAME");
+    };
+    if prefix.len() > MAX_PREFIX || !prefix.split('.').all(is_dns_label) {
+        return Some("the part before the slash is not a lower-case domain name");
+    }
+    if !is_label_of(rest, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        return Some(
+            "the part after the slash has at most 63 letters, digits, \"-\", \"_\" and \".\", a letter or digit first and last",
+        );
+    }
+    if prefix.ends_with("kubernetes.io") {
+        return Some("kubernetes.io is reserved for Kubernetes");
+    }
+    if prefix.starts_with(QUOTA) {
+        return Some("names that begin with \"requests.\" are quotas");
+    }
+    None
 }
 
 /// A resource that the operator named.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema, serde::Serialize))]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct ResourceSettings {
     /// The class whose devices the resource has.
     pub class: Option<Class>,
@@ -363,27 +386,27 @@ mod tests {
         let too_long = format!("{}/x", ["a"; 123].join("."));
         let label = format!("{}.io/x", "a".repeat(64));
         let rest = format!("a.io/{}", "x".repeat(64));
-        for text in [
-            "nic",
-            "Onload.dev/nic",
-            "onload..dev/nic",
-            "-a.io/nic",
-            "a_b.io/nic",
-            "/nic",
-            too_long.as_str(),
-            label.as_str(),
-            "onload.dev/",
-            "onload.dev/a/b",
-            "onload.dev/_a",
-            "onload.dev/a-",
-            "onload.dev/a:b",
-            rest.as_str(),
-            "kubernetes.io/nic",
-            "x.kubernetes.io/nic",
-            "requests.onload.dev/nic",
+        for (text, why) in [
+            ("nic", "DOMAIN/NAME"),
+            ("Onload.dev/nic", "lower-case domain name"),
+            ("onload..dev/nic", "domain name"),
+            ("-a.io/nic", "domain name"),
+            ("a_b.io/nic", "domain name"),
+            ("/nic", "domain name"),
+            (too_long.as_str(), "domain name"),
+            (label.as_str(), "domain name"),
+            ("onload.dev/", "the part after the slash"),
+            ("onload.dev/a/b", "the part after the slash"),
+            ("onload.dev/_a", "the part after the slash"),
+            ("onload.dev/a-", "the part after the slash"),
+            ("onload.dev/a:b", "the part after the slash"),
+            (rest.as_str(), "the part after the slash"),
+            ("kubernetes.io/nic", "reserved for Kubernetes"),
+            ("x.kubernetes.io/nic", "reserved for Kubernetes"),
+            ("requests.onload.dev/nic", "quota"),
         ] {
             let error = name(text).unwrap_err().to_string();
-            assert!(error.contains("is not an extended resource name"), "{text}: {error}");
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 
@@ -410,11 +433,9 @@ mod tests {
             [Class::Nic, Class::Vfio]
         );
         assert!(classes(&[]).unwrap().as_slice().is_empty());
-        for (word, why) in [
-            ("hugepages", "kubelet offers"),
-            ("profile", "EF_ variables"),
-            ("gpu", "unknown class"),
-        ] {
+        for (word, why) in
+            [("hugepages", "kubelet offers"), ("profile", "no device"), ("gpu", "unknown class")]
+        {
             let error = classes(&[word]).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }

@@ -219,6 +219,26 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Several origins for a message. Origins of the same kind share the words around their keys.
+pub struct Origins<'a>(pub &'a [&'a Origin]);
+
+impl fmt::Display for Origins<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let affixes = |origin: &Origin| {
+            let (prefix, _, suffix) = origin.message_parts();
+            (prefix, suffix)
+        };
+        let mut groups = Vec::new();
+        for group in self.0.chunk_by(|origin, next| affixes(origin) == affixes(next)) {
+            let keys: Vec<String> =
+                group.iter().map(|origin| Quoted(origin.key()).to_string()).collect();
+            let (prefix, suffix) = group.first().map_or(("", ""), |origin| affixes(origin));
+            groups.push(format!("{prefix}{}{suffix}", keys.join(", ")));
+        }
+        f.write_str(&groups.join(", "))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestEntry<T> {
     /// The place where the value was requested.
@@ -342,7 +362,7 @@ impl Request {
                 let class: Class = match short_word.parse() {
                     Ok(class) => class,
                     Err(unknown) => match class::nearest_word(word, SETTINGS) {
-                        Some(setting) => {
+                        Some((_, setting)) => {
                             bail!("{origin}: unknown setting {word:?}; did you mean {setting}?")
                         }
                         None => bail!("{origin}: {unknown}; settings are {}", SETTINGS.join(", ")),
@@ -690,7 +710,7 @@ fn parse_hugepage_limits(value: &str) -> Option<Vec<HugepageLimit>> {
             .into_iter()
             .map(|(page_bytes, limit)| HugepageLimit {
                 // The hugetlb controller writes `2Mi` as `2MB` (Documentation/admin-guide/cgroup-v1/hugetlb.rst).
-                page_size: PageSize { kib: page_bytes / 1024 }.to_string().replace('i', "B"),
+                page_size: PageSize::from_kib(page_bytes / 1024).to_string().replace('i', "B"),
                 limit,
             })
             .collect(),
@@ -751,8 +771,8 @@ mod tests {
     }
 
     fn origins(request: &Request) -> String {
-        let origins = request.devices.values().map(|entry| entry.origin.to_string());
-        origins.collect::<Vec<_>>().join(", ")
+        let origins: Vec<&Origin> = request.devices.values().map(|entry| &entry.origin).collect();
+        Origins(&origins).to_string()
     }
 
     #[test]

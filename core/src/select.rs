@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::str::FromStr;
 
 use serde::de::{self, IntoDeserializer, SeqAccess, Visitor};
@@ -20,28 +19,43 @@ use onload_sys::text::parse_digits;
 /// to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct PoolSelector {
     /// The vendor of the PCI function, as four hexadecimal digits.
-    pub vendor: OneOrMore<HexId>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<HexId>"))]
+    pub vendor: Vec<HexId>,
     /// The device ID of the PCI function, as four hexadecimal digits.
-    pub device: OneOrMore<HexId>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<HexId>"))]
+    pub device: Vec<HexId>,
     /// The driver of the PCI function.
-    pub driver: OneOrMore<String>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<String>"))]
+    pub driver: Vec<String>,
     /// The physical function of a virtual function, by its interface or PCI address.
-    pub pf: OneOrMore<PfRef>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<PfRef>"))]
+    pub pf: Vec<PfRef>,
     /// The index of a virtual function below its physical function, as numbers and ranges.
     pub vf: VfRanges,
     /// The NUMA node. A device without one does not match.
-    pub numa: OneOrMore<u32>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<u32>"))]
+    pub numa: Vec<u32>,
     /// The name of one of the device's network interfaces; "*" matches any characters. A vfio
     /// device has none.
-    pub interfaces: OneOrMore<Glob>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<Glob>"))]
+    pub interfaces: Vec<Glob>,
     /// The link layer of one of the device's ports: "ethernet" or "infiniband".
-    pub link_layer: OneOrMore<LinkLayer>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<LinkLayer>"))]
+    pub link_layer: Vec<LinkLayer>,
     /// The PCI address of the device.
+    #[serde(deserialize_with = "deserialize_one_or_more")]
     #[cfg_attr(feature = "schema", schemars(with = "OneOrMore<String>"))]
-    pub addresses: OneOrMore<PciAddress>,
+    pub addresses: Vec<PciAddress>,
 }
 
 read_as_text!(HexId VfRanges Glob LinkLayer);
@@ -193,60 +207,47 @@ impl FromStr for LinkLayer {
 
 shown_as_serialized!(LinkLayer);
 
-/// The values of a key that has one value, or a list of at least one. Empty if the key is missing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OneOrMore<T>(pub Vec<T>);
+/// Deserializes one value, or a list of at least one.
+pub(crate) fn deserialize_one_or_more<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct WordsVisitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for WordsVisitor<T> {
+        type Value = Vec<T>;
 
-impl<T> Default for OneOrMore<T> {
-    fn default() -> Self {
-        OneOrMore(Vec::new())
-    }
-}
-
-impl<T> Deref for OneOrMore<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.0
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WordsVisitor(PhantomData)).map(OneOrMore)
-    }
-}
-
-struct WordsVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for WordsVisitor<T> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("one value or an array of them")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
-        T::deserialize(text.into_deserializer()).map(|value| vec![value])
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
-        T::deserialize(number.into_deserializer()).map(|value| vec![value])
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element()? {
-            values.push(value);
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("one value or an array of them")
         }
-        if values.is_empty() {
-            return Err(de::Error::custom(
-                "the list is empty, so that no device would match; remove the key",
-            ));
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+            T::deserialize(text.into_deserializer()).map(|value| vec![value])
         }
-        Ok(values)
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+            T::deserialize(number.into_deserializer()).map(|value| vec![value])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut values = Vec::new();
+            while let Some(value) = list.next_element()? {
+                values.push(value);
+            }
+            if values.is_empty() {
+                return Err(de::Error::custom(
+                    "the list is empty, so that no device would match; remove the key",
+                ));
+            }
+            Ok(values)
+        }
     }
+    deserializer.deserialize_any(WordsVisitor(PhantomData))
 }
+
+/// The schema of what [`deserialize_one_or_more`] reads.
+#[cfg(feature = "schema")]
+pub(crate) struct OneOrMore<T>(PhantomData<T>);
 
 #[cfg(feature = "schema")]
 impl<T: schemars::JsonSchema> schemars::JsonSchema for OneOrMore<T> {

@@ -23,7 +23,7 @@ pub const OWN_GROUPS: &str = "put each function into its own group (PCI access c
 /// when the container has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct VfConfig {
     /// The VLAN that the NIC puts its frames into, from 1 to 4094; 0 for none.
     pub vlan: Option<Vlan>,

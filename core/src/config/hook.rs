@@ -4,33 +4,31 @@
 //! an older hook works with a newer configuration. `onload-ctk` reports what is wrong with a file.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
+use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::read::{
     check_absolute, check_fdtable_size, check_netdev_share, check_netdevs, table_keys,
+    unknown_key_error,
 };
 use super::sections::{
     AnnotationsConfig, CdiConfig, Config, EnvironmentConfig, LeasesConfig, LogConfig,
 };
-use super::toml_error::{describe_toml_error, error_at};
-use super::values::Share;
+use super::toml_error::describe_toml_error;
+use super::values::{Memlock, RdmaLibraries, Share};
 use crate::bundle::Bundle;
 use crate::class::Class;
 use crate::netdev::settings::NetdevSettings;
 use crate::versioned::LenientValue;
-use crate::vf_config::VfConfig;
 use onload_sys::error::{Result, bail};
-
-/// The keys of section `[cdi]` that the hook and the wrapper use.
-const CDI_KEYS: [&str; 4] = ["hook-path", "fdtable-size", "memlock", "rdma-libraries"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HookConfig {
-    /// Only the keys in [`CDI_KEYS`] are read.
-    pub cdi: CdiConfig,
+    pub cdi: HookCdiConfig,
     pub annotations: AnnotationsConfig,
     pub environment: EnvironmentConfig,
     pub leases: LeasesConfig,
@@ -43,16 +41,37 @@ pub struct HookConfig {
     pub bundles: BTreeMap<String, Option<Bundle>>,
 }
 
+/// The keys of section `[cdi]` that the hook and the wrapper use.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct HookCdiConfig {
+    pub hook_path: PathBuf,
+    pub fdtable_size: u32,
+    pub memlock: Memlock,
+    pub rdma_libraries: RdmaLibraries,
+}
+
+impl From<&CdiConfig> for HookCdiConfig {
+    fn from(cdi: &CdiConfig) -> Self {
+        HookCdiConfig {
+            hook_path: cdi.hook_path.clone(),
+            fdtable_size: cdi.fdtable_size,
+            memlock: cdi.memlock,
+            rdma_libraries: cdi.rdma_libraries,
+        }
+    }
+}
+
+impl Default for HookCdiConfig {
+    fn default() -> Self {
+        HookCdiConfig::from(&CdiConfig::default())
+    }
+}
+
 impl From<&Config> for HookConfig {
     fn from(config: &Config) -> Self {
         HookConfig {
-            cdi: CdiConfig {
-                hook_path: config.cdi.hook_path.clone(),
-                fdtable_size: config.cdi.fdtable_size,
-                memlock: config.cdi.memlock,
-                rdma_libraries: config.cdi.rdma_libraries,
-                ..CdiConfig::default()
-            },
+            cdi: HookCdiConfig::from(&config.cdi),
             annotations: config.annotations.clone(),
             environment: config.environment.clone(),
             leases: config.leases.clone(),
@@ -70,10 +89,8 @@ impl From<&Config> for HookConfig {
 fn deserialize_log<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<LogConfig, D::Error> {
-    let mut keys =
-        LenientValue::<toml::Table>::deserialize(deserializer)?.value().unwrap_or_default();
-    keys.retain(|key, _| table_keys::<LogConfig>().contains(&key));
-    Ok(LogConfig::deserialize(keys).ok().filter(|log| log.file.is_absolute()).unwrap_or_default())
+    let log = LenientValue::<LogConfig>::deserialize(deserializer)?.value();
+    Ok(log.filter(|log| log.file.is_absolute()).unwrap_or_default())
 }
 
 fn deserialize_bundles<'de, D: Deserializer<'de>>(
@@ -103,7 +120,7 @@ impl HookConfig {
     /// that is used has an invalid value.
     pub fn parse(text: &str) -> Result<HookConfig> {
         let mut table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
-        remove_unknown_keys(text, table.get_mut())?;
+        check_misspelled(text, table.get_ref())?;
         leave_unknown_classes_out(table.get_mut())?;
         let deserializer = toml::de::Deserializer::from(table);
         let config = HookConfig::deserialize(deserializer)
@@ -116,74 +133,32 @@ impl HookConfig {
     }
 }
 
-/// Removes keys that this version does not know.
-fn remove_unknown_keys(text: &str, file: &mut DeTable<'_>) -> Result<()> {
-    reject_misspelled(text, "", file, &["annotations", "cdi", "environment", "leases"])?;
-    for (section, value) in file {
-        let DeValue::Table(table) = value.get_mut() else {
-            continue;
-        };
-        let section = section.get_ref().as_ref();
-        let keys = match section {
-            "annotations" => table_keys::<AnnotationsConfig>(),
-            "cdi" => {
-                reject_misspelled(text, section, table, table_keys::<CdiConfig>())?;
-                &CDI_KEYS
-            }
-            "environment" => table_keys::<EnvironmentConfig>(),
-            "leases" => table_keys::<LeasesConfig>(),
-            "bundles" => {
-                let keys = table_keys::<Bundle>();
-                tables_in(table).for_each(|bundle| retain_keys(bundle, keys));
-                continue;
-            }
-            "netdev" => {
-                for interface in tables_in(table) {
-                    retain_keys(interface, table_keys::<NetdevSettings>());
-                    tables_in(interface).for_each(|vf| retain_keys(vf, table_keys::<VfConfig>()));
-                }
-                continue;
-            }
-            _ => continue,
-        };
-        reject_misspelled(text, section, table, keys)?;
-        retain_keys(table, keys);
-    }
-    Ok(())
-}
-
-fn tables_in<'t, 'i>(table: &'t mut DeTable<'i>) -> impl Iterator<Item = &'t mut DeTable<'i>> {
-    table.iter_mut().filter_map(|(_, value)| match value.get_mut() {
-        DeValue::Table(table) => Some(table),
-        _ => None,
-    })
-}
-
-fn retain_keys(table: &mut DeTable<'_>, keys: &[&str]) {
-    *table = std::mem::take(table)
-        .into_iter()
-        .filter(|(key, _)| keys.contains(&key.get_ref().as_ref()))
-        .collect();
-}
-
-/// Rejects a key that differs from a known one only in case, `_` or a final `s`. No other version
+/// Rejects a key that differs from a used one only in case, `_` or a final `s`. No other version
 /// has such a key, and ignoring it would leave a default in force in place of the operator's
 /// policy.
-fn reject_misspelled(text: &str, section: &str, table: &DeTable<'_>, known: &[&str]) -> Result<()> {
+fn check_misspelled(text: &str, file: &DeTable<'_>) -> Result<()> {
+    let used = [
+        ("annotations", table_keys::<AnnotationsConfig>()),
+        ("cdi", table_keys::<CdiConfig>()),
+        ("environment", table_keys::<EnvironmentConfig>()),
+        ("leases", table_keys::<LeasesConfig>()),
+    ];
+    let sections = used.map(|(section, _)| section);
     let fold =
         |key: &str| key.to_ascii_lowercase().replace('_', "-").trim_end_matches('s').to_owned();
-    let dot = if section.is_empty() { "" } else { "." };
-    for key in table.keys() {
-        let name = key.get_ref().as_ref();
-        if !known.contains(&name)
-            && let Some(meant) = known.iter().find(|known| fold(known) == fold(name))
+    let is_misspelled = |key: &str, known: &[&str]| {
+        !known.contains(&key) && known.iter().any(|known| fold(known) == fold(key))
+    };
+    for (section, value) in file {
+        let (name, offset) = (section.get_ref().as_ref(), section.span().start);
+        if is_misspelled(name, &sections) {
+            return Err(unknown_key_error(text, "", offset, name, &sections));
+        }
+        let keys = used.iter().find(|(known, _)| *known == name);
+        if let (Some((_, keys)), DeValue::Table(table)) = (keys, Spanned::get_ref(value))
+            && let Some(key) = table.keys().find(|key| is_misspelled(key.get_ref(), keys))
         {
-            let message = format!(
-                "unknown key {:?}; did you mean {:?}?",
-                format!("{section}{dot}{name}"),
-                format!("{section}{dot}{meant}")
-            );
-            return Err(error_at(text, key.span().start, None, &message));
+            return Err(unknown_key_error(text, name, key.span().start, key.get_ref(), keys));
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ mod tests;
 mod toml_error;
 mod values;
 
-pub use hook::HookConfig;
+pub use hook::{HookCdiConfig, HookConfig};
 pub use read::MAX_FDTABLE_SIZE;
 #[cfg(feature = "schema")]
 pub use schema::{Setting, SettingOrigin, config_schema, list_settings};

@@ -10,12 +10,18 @@ use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::sections::{Config, LeasesConfig, Mover, PoolConfig};
+use super::sections::{
+    AnnotationsConfig, CdiConfig, Config, DiscoverConfig, EnvironmentConfig, LeasesConfig,
+    LogConfig, Mover, PoolConfig, RuntimeConfig,
+};
 use super::toml_error::{describe_toml_error, error_at};
 use super::values::Share;
-use crate::class::Class;
-use crate::host_settings::SriovConfig;
+use crate::bundle::Bundle;
+use crate::class::{Class, nearest_word};
+use crate::host_settings::{HostSettings, SriovConfig};
+use crate::kubernetes_settings::{KubernetesSettings, ResourceSettings};
 use crate::netdev::settings::NetdevSettings;
+use crate::select::PoolSelector;
 use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail};
 
@@ -23,7 +29,7 @@ impl Config {
     /// Parses the text of a configuration file. The error names the line and the key.
     pub fn parse(text: &str) -> Result<Config> {
         let table = DeTable::parse(text).map_err(|error| describe_toml_error(text, &error))?;
-        if let Some(problem) = find_arrays(text, table.get_ref()).into_iter().next() {
+        if let Some(problem) = find_key_problems(text, table.get_ref()).into_iter().next() {
             return Err(problem);
         }
         let deserializer = toml::de::Deserializer::from(table);
@@ -40,7 +46,7 @@ impl Config {
             Ok(table) => table,
             Err(error) => return (Config::default(), vec![describe_toml_error(text, &error)]),
         };
-        let mut problems = find_arrays(text, table.get_ref());
+        let mut problems = find_key_problems(text, table.get_ref());
         loop {
             let deserializer = toml::de::Deserializer::from(table.clone());
             let error = match Config::deserialize(deserializer) {
@@ -214,6 +220,33 @@ pub(super) fn check_absolute(key: &str, path: &Path) -> Result<()> {
     bail!("{key} must be an absolute path, not {path:?}")
 }
 
+/// Returns the tables of the file and their keys. `*` is a placeholder for a name that the operator chooses. Tables that
+/// contain such names have no other keys.
+pub(super) fn config_tables() -> [(&'static str, &'static [&'static str]); 17] {
+    [
+        ("discover", table_keys::<DiscoverConfig>()),
+        ("cdi", table_keys::<CdiConfig>()),
+        ("annotations", table_keys::<AnnotationsConfig>()),
+        ("environment", table_keys::<EnvironmentConfig>()),
+        ("leases", table_keys::<LeasesConfig>()),
+        ("runtime", table_keys::<RuntimeConfig>()),
+        ("log", table_keys::<LogConfig>()),
+        ("host", table_keys::<HostSettings>()),
+        ("kubernetes", table_keys::<KubernetesSettings>()),
+        (LIST, table_keys::<SriovConfig>()),
+        ("pools.*", table_keys::<PoolConfig>()),
+        ("pools.*.select", table_keys::<PoolSelector>()),
+        ("pools.*.vf", table_keys::<VfConfig>()),
+        ("netdev.*", table_keys::<NetdevSettings>()),
+        ("netdev.*.vf", table_keys::<VfConfig>()),
+        ("bundles.*", table_keys::<Bundle>()),
+        ("kubernetes.resources.*", table_keys::<ResourceSettings>()),
+    ]
+}
+
+/// The section that is an array of tables.
+const LIST: &str = "sriov";
+
 /// Returns the keys of a table, which its type passes to the deserializer.
 pub(super) fn table_keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     struct KeyCollector<'k>(&'k mut &'static [&'static str]);
@@ -247,48 +280,134 @@ pub(super) fn table_keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] 
     keys
 }
 
-/// The section that is an array of tables.
-const LIST: &str = "sriov";
-
-/// Finds arrays in place of tables, which serde would read as a table whose values are in the order of the keys.
-fn find_arrays(text: &str, file: &DeTable<'_>) -> Vec<Error> {
-    let mut problems = Vec::new();
-    for (key, value) in file {
-        let (name, offset) = (key.get_ref(), key.span().start);
-        let is_list = name == LIST;
-        let problem = match Spanned::get_ref(value) {
-            DeValue::Table(_) if is_list => format!("expected an array of tables: [[{name}]]"),
-            DeValue::Array(_) if !is_list => {
-                format!("expected a table, found an array: use [{name}]")
-            }
-            DeValue::Table(table) => {
-                find_inner_arrays(text, name, table, &mut problems);
-                continue;
-            }
-            // serde reports it.
-            _ => continue,
-        };
-        problems.push(error_at(text, offset, Some(name), &problem));
-    }
-    problems
-}
-
-fn find_inner_arrays(text: &str, table_name: &str, table: &DeTable<'_>, problems: &mut Vec<Error>) {
-    let is_table = |entry: &Spanned<DeValue<'_>>| Spanned::get_ref(entry).is_table();
-    for (key, value) in table {
-        let name = format!("{table_name}.{}", key.get_ref());
-        match Spanned::get_ref(value) {
-            DeValue::Table(inner) => find_inner_arrays(text, &name, inner, problems),
-            // An empty list would select all devices.
-            DeValue::Array(entries)
-                if key.get_ref() == "select" || entries.iter().any(is_table) =>
-            {
-                let problem = format!("expected a table, found an array: use [{name}]");
-                problems.push(error_at(text, key.span().start, Some(&name), &problem));
-            }
-            _ => {}
+/// Finds unknown keys, and values of the wrong form in place of a table, which serde would read as
+/// a table without keys.
+fn find_key_problems(text: &str, file: &DeTable<'_>) -> Vec<Error> {
+    let mut reader = KeyReader { text, tables: &config_tables(), problems: Vec::new() };
+    let mut sections: Vec<&str> = Vec::new();
+    for (table, _) in reader.tables {
+        let section = table.split('.').next().unwrap_or(table);
+        if !sections.contains(&section) {
+            sections.push(section);
         }
     }
+    for (key, value) in file {
+        let (name, offset) = (key.get_ref().as_ref(), key.span().start);
+        if sections.contains(&name) {
+            reader.check_table(name, name, offset, value);
+        } else {
+            reader.problems.push(unknown_key_error(text, "", offset, name, &sections));
+        }
+    }
+    reader.problems
+}
+
+struct KeyReader<'t> {
+    text: &'t str,
+    tables: &'t [(&'static str, &'static [&'static str])],
+    problems: Vec<Error>,
+}
+
+impl KeyReader<'_> {
+    /// Checks a table of [`config_tables`]. `name` is its name in messages, and its header is at
+    /// `offset`.
+    fn check_table(
+        &mut self,
+        pattern: &str,
+        name: &str,
+        offset: usize,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let any_table = format!("{pattern}.*");
+        let has_names = self.tables.iter().any(|(table, _)| *table == any_table);
+        let table = match Spanned::get_ref(value) {
+            DeValue::Table(_) if pattern == LIST => {
+                let message = format!("expected an array of tables: [[{name}]]");
+                return self.add_problem(offset, name, &message);
+            }
+            DeValue::Table(table) => table,
+            DeValue::Array(entries) if pattern == LIST => {
+                for entry in entries {
+                    if let DeValue::Table(table) = Spanned::get_ref(entry) {
+                        self.check_keys(pattern, name, table);
+                    }
+                }
+                return;
+            }
+            DeValue::Array(_) => {
+                let suffix = if has_names { ".NAME" } else { "" };
+                let message = format!("expected a table, found an array: use [{name}{suffix}]");
+                return self.add_problem(offset, name, &message);
+            }
+            // serde reports it.
+            _ => return,
+        };
+        self.check_keys(pattern, name, table);
+        for (key, value) in table {
+            let key_name = key.get_ref().as_ref();
+            let sub_pattern =
+                if has_names { any_table.clone() } else { format!("{pattern}.{key_name}") };
+            if self.tables.iter().any(|(table, _)| {
+                table
+                    .strip_prefix(&*sub_pattern)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            }) {
+                let name = match pattern {
+                    "kubernetes.resources" => format!("{name}.{key_name:?}"),
+                    _ => format!("{name}.{key_name}"),
+                };
+                self.check_table(&sub_pattern, &name, key.span().start, value);
+            }
+        }
+    }
+
+    fn check_keys(&mut self, pattern: &str, name: &str, table: &DeTable<'_>) {
+        let Some((_, keys)) = self.tables.iter().find(|(table, _)| *table == pattern) else {
+            return;
+        };
+        for key in table.keys() {
+            let key_name = key.get_ref().as_ref();
+            if !keys.contains(&key_name) {
+                let problem = unknown_key_error(self.text, name, key.span().start, key_name, keys);
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn add_problem(&mut self, offset: usize, name: &str, message: &str) {
+        self.problems.push(error_at(self.text, offset, Some(name), message));
+    }
+}
+
+/// Returns the error for an unknown key. It suggests the most similar known key of the same table,
+/// or else of any table.
+pub(super) fn unknown_key_error(
+    text: &str,
+    table: &str,
+    offset: usize,
+    key: &str,
+    known: &[&str],
+) -> Error {
+    let qualified = |table: &str, key: &str| match table {
+        "" => key.to_owned(),
+        table => format!("{table}.{key}"),
+    };
+    let find_nearest = |table: &str, known: &[&str]| {
+        nearest_word(key, known.iter().copied())
+            .map(|(distance, known)| (distance, qualified(table, known)))
+    };
+    let nearest = find_nearest(table, known).or_else(|| {
+        config_tables()
+            .iter()
+            .filter(|(table, _)| !table.contains('*'))
+            .filter_map(|(table, keys)| find_nearest(table, keys))
+            .min_by_key(|(distance, _)| *distance)
+    });
+    let advice = match nearest {
+        Some((_, key)) => format!("did you mean {key:?}?"),
+        None => format!("known are {}", known.join(", ")),
+    };
+    error_at(text, offset, None, &format!("unknown key {:?}; {advice}", qualified(table, key)))
 }
 
 /// Removes only the key whose value is at a byte offset of the text. Returns whether there was one.

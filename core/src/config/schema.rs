@@ -31,9 +31,12 @@ pub fn config_schema() -> Schema {
         .into_root_schema_for::<Config>()
 }
 
-/// Adapts a schema to the parser and to TOML, which has no null.
+/// Adapts a schema to the parser, which rejects unknown keys, and to TOML, which has no null.
 fn adapt_to_parser(schema: &mut Schema) {
     transform_subschemas(&mut adapt_to_parser, schema);
+    if schema.get("properties").is_some() {
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
     if let Some(Value::String(description)) = schema.get_mut("description") {
         // rustdoc requires the escape.
         *description = description.replace('\n', " ").replace("\\[", "[");

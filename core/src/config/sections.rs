@@ -25,7 +25,7 @@ pub const CONFIG_PATH: &str = "/etc/onload-ctk/config.toml";
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Config {
     pub discover: DiscoverConfig,
     pub cdi: CdiConfig,
@@ -47,7 +47,7 @@ pub struct Config {
 /// Section `[discover]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct DiscoverConfig {
     /// Interfaces that are never offered. Unknown names cause a warning.
     pub ignored_interfaces: Vec<String>,
@@ -73,7 +73,7 @@ pub struct DiscoverConfig {
 /// Section `[cdi]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct CdiConfig {
     /// The kinds to write: "all", or some of nic, nic-plain, nic-nodes, zf, profile, rdma, vfio,
     /// hugepages, netdev, ptp, pps, gdrcopy, bundle.
@@ -182,7 +182,7 @@ impl Default for CdiConfig {
 /// Section `[annotations]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct AnnotationsConfig {
     /// The classes that annotations onload.dev/CLASS may request. Anyone who can start a container
     /// or build an image can write annotations, so nothing is allowed by default. A container that
@@ -222,7 +222,7 @@ impl Default for AnnotationsConfig {
 /// Section `[environment]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct EnvironmentConfig {
     /// The classes that a container may request by its variable ONLOAD_CTK_REQUEST, for example
     /// nic=all;rdma=mlx5_0. This serves engines that do not pass annotations, such as docker swarm.
@@ -234,7 +234,7 @@ pub struct EnvironmentConfig {
 /// Section `[leases]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct LeasesConfig {
     /// The maximum number of containers that may hold one device of a class at once, for example {
     /// rdma = 500, vfio = 2 }. Default: one container for vfio devices and for interfaces of class
@@ -254,7 +254,6 @@ impl LeasesConfig {
 /// A section `[pools.NAME]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
 pub struct PoolConfig {
     /// The class of the pool's devices.
     pub class: Class,
@@ -292,7 +291,7 @@ pub enum Mover {
 /// Section `[runtime]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct RuntimeConfig {
     /// The OCI runtime that onload-container-runtime starts. If empty, the first that exists of
     /// /usr/bin/runc, /usr/sbin/runc, /usr/local/sbin/runc, /usr/bin/crun, /usr/local/bin/crun,
@@ -304,7 +303,7 @@ pub struct RuntimeConfig {
 /// Section `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct LogConfig {
     /// The level of detail: "error" logs why containers did not start, "warning" adds possible
     /// problems of started containers, "info" adds what each container was given, "debug" adds the

@@ -3,7 +3,6 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::class::nearest_word;
 use onload_sys::error::Error;
 
 /// Returns a parser's error with the line, counted from 1, and the key.
@@ -21,11 +20,6 @@ pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
         (Err(_), Some(offset)) => (None, find_mistake(text, offset)),
         (_, None) => (None, None),
     };
-    if let Some(path) = &key
-        && let Some(message) = describe_unknown_key(error.message(), path)
-    {
-        return error_at(text, offset.unwrap_or_default(), None, &message);
-    }
     let message = mistake.unwrap_or_else(|| match error.message().lines().next() {
         Some("duplicate key") => {
             let duplicate = error.span().and_then(|span| text.get(span)).unwrap_or("it");
@@ -49,18 +43,6 @@ pub fn describe_toml_error(text: &str, error: &toml::de::Error) -> Error {
         _ => message,
     };
     error_at(text, offset.unwrap_or_default(), key.as_deref(), &message)
-}
-
-/// Rewords serde's error for an unknown key. `path` is the key with its section.
-fn describe_unknown_key(message: &str, path: &str) -> Option<String> {
-    let (key, known) = message.strip_prefix("unknown field `")?.split_once("`, expected ")?;
-    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-    let section = path.strip_suffix(key)?;
-    let advice = match nearest_word(key, known.iter().copied()) {
-        Some(nearest) => format!("did you mean {:?}?", format!("{section}{nearest}")),
-        None => format!("known are {}", known.join(", ")),
-    };
-    Some(format!("unknown key {path:?}; {advice}"))
 }
 
 /// Returns an error about the key whose value is at a byte offset of the text.
@@ -120,10 +102,14 @@ fn find_mistake(text: &str, offset: usize) -> Option<String> {
             && (value.is_empty() || value.starts_with(' '))
     });
     if is_yaml_pair || line == "---" || line.starts_with("- ") {
-        return Some(other_language_error("YAML"));
+        return Some(
+            "this is YAML, and the file is TOML: write [section], and key = value".to_owned(),
+        );
     }
     if line.starts_with('{') {
-        return Some(other_language_error("JSON"));
+        return Some(
+            "this is JSON, and the file is TOML: write [section], and key = value".to_owned(),
+        );
     }
     let word = after.split(|c: char| !c.is_alphanumeric() && !"-_./:*".contains(c)).next()?;
     let is_header = line.starts_with('[') && !line.contains('=');
@@ -134,10 +120,6 @@ fn find_mistake(text: &str, offset: usize) -> Option<String> {
     Some(format!(
         "{word} is not a number, and neither true nor false; a string needs quotes: \"{word}\""
     ))
-}
-
-fn other_language_error(language: &str) -> String {
-    format!("this is {language}, and the file is TOML: write [section], and key = value")
 }
 
 /// Rewords an error of serde in the terms of TOML.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::class::Class;
 use onload_sys::error::{Error, Result, bail, bounded_number, shown_as_serialized};
@@ -90,8 +91,7 @@ impl FromStr for RdmaLibraries {
 shown_as_serialized!(RdmaLibraries);
 
 /// A value of RLIMIT_MEMLOCK (getrlimit(2)), in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "MemlockText")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memlock {
     /// `RLIM_INFINITY`.
     #[default]
@@ -136,23 +136,32 @@ impl Memlock {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or an integer")]
-enum MemlockText {
-    Bytes(u64),
-    Negative(i64),
-    Text(String),
-}
+impl<'de> Deserialize<'de> for Memlock {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MemlockVisitor;
+        impl Visitor<'_> for MemlockVisitor {
+            type Value = Memlock;
 
-impl TryFrom<MemlockText> for Memlock {
-    type Error = Error;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an integer")
+            }
 
-    fn try_from(text: MemlockText) -> Result<Self> {
-        match text {
-            MemlockText::Bytes(bytes) => Ok(Memlock::Bytes(bytes)),
-            MemlockText::Negative(number) => Memlock::from_setting(&number.to_string()),
-            MemlockText::Text(text) => Memlock::from_setting(&text),
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Memlock, E> {
+                Memlock::from_setting(text).map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Memlock, E> {
+                Ok(Memlock::Bytes(bytes))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Memlock, E> {
+                match u64::try_from(bytes) {
+                    Ok(bytes) => Ok(Memlock::Bytes(bytes)),
+                    Err(_) => self.visit_str(&bytes.to_string()),
+                }
+            }
         }
+        deserializer.deserialize_any(MemlockVisitor)
     }
 }
 

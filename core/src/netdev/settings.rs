@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::address::{InterfaceAddress, Network};
-use crate::select::OneOrMore;
+use crate::select::deserialize_one_or_more;
 use crate::vf_config::VfConfig;
 use onload_sys::error::{Context as _, Error, Result, bail, bounded_number, read_as_text};
 use onload_sys::text::{Quoted, parse_decimal};
@@ -15,14 +15,16 @@ use onload_sys::text::{Quoted, parse_decimal};
 /// Settings of an interface in a container. NAME is the name of the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(default, rename_all = "kebab-case")]
 pub struct NetdevSettings {
     /// The addresses of the interface. The annotation onload.dev/address replaces them.
     pub addresses: Vec<InterfaceAddress>,
     /// Networks that are reached through the interface. Without "via", their hosts are on its link.
     pub routes: Vec<InterfaceRoute>,
     /// The default gateway: one address, or one each for IPv4 and IPv6.
-    pub gateway: OneOrMore<IpAddr>,
+    #[serde(deserialize_with = "deserialize_one_or_more")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::select::OneOrMore<IpAddr>"))]
+    pub gateway: Vec<IpAddr>,
     /// The maximum transmission unit in bytes, from 68 to 65535. Default: the same as on the host.
     pub mtu: Option<Mtu>,
     /// Whether Onload uses the interface through AF_XDP. The hook registers it with Onload in the
@@ -175,7 +177,7 @@ mod tests {
         let check = |addresses: &[&str], gateway: &[&str]| {
             let settings = NetdevSettings {
                 addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-                gateway: OneOrMore(gateway.iter().map(|text| text.parse().unwrap()).collect()),
+                gateway: gateway.iter().map(|text| text.parse().unwrap()).collect(),
                 ..NetdevSettings::default()
             };
             settings.check().map_err(|error| error.to_string())

@@ -29,7 +29,7 @@ use onload_core::config::Memlock;
 use onload_core::hook_arguments::HookArguments;
 use onload_core::onload::TCPDIRECT_ATTRIBUTES;
 use onload_core::policy::{self, Policy};
-use onload_core::request::Request;
+use onload_core::request::{Origin, Origins, Request};
 use onload_sys::error::{Context, Error, Result, error};
 use onload_sys::text::{Quoted, ShortList};
 
@@ -168,15 +168,14 @@ pub(crate) fn is_onload_setting(name: &str) -> bool {
 
 /// Returns the place of a request for devices, for messages.
 pub(crate) fn format_keys(request: &Request) -> String {
-    let mut origins: Vec<String> = Vec::new();
+    let mut origins: Vec<&Origin> = Vec::new();
     for origin in request.devices.values().map(|entry| entry.origin.outermost()) {
         // A bundle requests all classes in one place.
-        let origin = origin.to_string();
         if !origins.contains(&origin) {
             origins.push(origin);
         }
     }
-    origins.join(", ")
+    Origins(&origins).to_string()
 }
 
 /// Why a device is in no specification, where that is because it is drained.

@@ -93,7 +93,7 @@ pub(crate) fn read_sizes(probe: &Probe<'_>) -> Vec<Hugepages> {
             total: count(&directory, "nr_hugepages"),
             free: count(&directory, "free_hugepages"),
             overcommit: count(&directory, "nr_overcommit_hugepages"),
-            name: PageSize { kib: size_kib }.to_string(),
+            name: PageSize::from_kib(size_kib).to_string(),
             size_kib,
             nodes: node_pages,
             mounts: mounts.remove(&size_kib).unwrap_or_default().into_iter().collect(),
@@ -270,7 +270,7 @@ mod tests {
             (16_777_216, "16Gi"),
         ];
         for (size, name) in names {
-            assert_eq!(PageSize { kib: size }.to_string(), name);
+            assert_eq!(PageSize::from_kib(size).to_string(), name);
         }
     }
 

@@ -222,7 +222,7 @@ fn is_configured(context: &CheckContext<'_>, node: u32) -> bool {
         .host
         .hugepages
         .iter()
-        .filter(|(size, _)| is_usable_size(context, node, size.kib))
+        .filter(|(size, _)| is_usable_size(context, node, size.kib()))
         .flat_map(|(_, nodes)| nodes.keys())
         .any(|id| id.0 == node)
 }
@@ -230,7 +230,7 @@ fn is_configured(context: &CheckContext<'_>, node: u32) -> bool {
 /// The one line that sets aside pages on these nodes too: TOML takes no second one of its name.
 fn config_remedy<'n>(context: &CheckContext<'_>, nodes: impl Iterator<Item = &'n u32>) -> Remedy {
     let mut pages = context.config.host.hugepages.clone();
-    let size = pages.entry(PageSize { kib: MIN_KIB }).or_default();
+    let size = pages.entry(PageSize::from_kib(MIN_KIB)).or_default();
     size.extend(nodes.map(|node| (NumaNodeId(*node), PAGES)));
     let sizes = pages.iter().map(|(size, nodes)| {
         let nodes = nodes.iter().map(|(node, count)| format!("{} = {count}", node.0));

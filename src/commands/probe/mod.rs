@@ -56,7 +56,7 @@ pub fn run(args: &ProbeArgs, printer: &mut Printer) -> CommandResult {
 
 fn use_hugepages(size: &str) -> Result<String> {
     let page = size.parse::<PageSize>().ok();
-    let bytes = page.and_then(|page| page.kib.checked_mul(1024)).with_context(|| {
+    let bytes = page.and_then(|page| page.kib().checked_mul(1024)).with_context(|| {
         format!("reading the page size {size:?}: expected a size such as 2Mi or 1Gi")
     })?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mounts")?, |mount| {

@@ -43,7 +43,7 @@ pub(super) fn set(netns: &Netns, link: &Link, request: &MoveRequest<'_>) -> Resu
         let added = netns.add_route(NewRoute { index, network, via });
         added.with_context(setting(format!("the route {route}")))?;
     }
-    for via in request.settings.gateway.iter() {
+    for via in &request.settings.gateway {
         let everywhere = match via {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
