@@ -270,7 +270,7 @@ fn the_interfaces_of_rdma_ports_are_the_same_in_a_capture() {
         devices.iter().find(|device| device["name"] == "mlx5_0").unwrap()["netdevs"].clone()
     };
     let tree = rdma();
-    let table = "{\n  \"mlx5_0\": {\n    \"1\": \"ens1\"\n  }\n}\n";
+    let table = "mlx5_0 1 ens1\n";
     tree.file("/rdma.table", table);
     let capture = Capture::run(tree.root(), &[]);
     assert_eq!(capture.entries()["rdma.table"], table);

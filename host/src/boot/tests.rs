@@ -288,10 +288,7 @@ impl HostKernel for Machine {
 
     fn set_one_channel(&self, interface: &str) -> anyhow::Result<()> {
         if self.hears(format!("{interface} has one channel"))? {
-            let table = format!(
-                "{{\"{interface}\":{{\"xdp\":true,\"flow_filters\":\"absent\",\"channels\":1}}}}"
-            );
-            self.tree.file("/interfaces.table", table);
+            self.tree.file("/interfaces.table", format!("{interface} xdp none 1\n"));
         }
         Ok(())
     }

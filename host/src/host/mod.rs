@@ -21,8 +21,6 @@ use onload_sys::mountinfo::each_line;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::netlink::features::{self, InterfaceFeatures};
 use crate::netlink::netns_links;
@@ -229,13 +227,14 @@ impl Host {
 
     /// Returns the features of interfaces, with the same rules as [`Host::network`]. Unknown features are left out.
     pub fn interface_features(&self) -> Result<BTreeMap<String, InterfaceFeatures>, HostError> {
-        let table = self.kernel_table(FEATURES_TABLE, features::read, to_json, from_json)?;
+        let table =
+            self.kernel_table(FEATURES_TABLE, features::read, features::to_text, features::parse)?;
         Ok(table.unwrap_or_default())
     }
 
     /// Returns the interfaces of RDMA ports, with the same rules as [`Host::network`].
     pub(crate) fn rdma_port_interfaces(&self) -> Result<Option<RdmaPortInterfaces>, HostError> {
-        self.kernel_table(RDMA_TABLE, rdma_ports::read, to_json, from_json)
+        self.kernel_table(RDMA_TABLE, rdma_ports::read, rdma_ports::to_text, rdma_ports::parse)
     }
 
     /// Reads data by netlink, or from a captured host's file.
@@ -617,14 +616,6 @@ impl Host {
         let path = self.outside_path(path);
         HostError::Other(anyhow!("reading {}: longer than {limit} bytes", path.display()))
     }
-}
-
-fn to_json<T: Serialize>(table: &T) -> String {
-    serde_json::to_string_pretty(table).unwrap_or_default() + "\n"
-}
-
-fn from_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
-    serde_json::from_str(text)
 }
 
 /// Returns the path relative to the root: joining an absolute path would discard the root.

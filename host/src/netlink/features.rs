@@ -1,17 +1,16 @@
 //! Features of network interfaces that drivers report by generic netlink (Documentation/netlink/specs/netdev.yaml and
-//! ethtool.yaml): XDP, flow filters, channels. A capture stores them as JSON.
+//! ethtool.yaml): XDP, flow filters, channels. A capture stores them as text.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use onload_sys::ethtool::Ethtool;
+use anyhow::Context;
 use onload_sys::netlink::message::{
     encode_nested, encode_text, find_attribute as within, parse_attributes, u16_at, u32_at, u64_at,
     until_nul,
 };
 use onload_sys::netlink::socket::NetlinkSocket;
 use rustix::net::netlink::GENERIC;
-use serde::{Deserialize, Serialize};
 
 const HEADER: usize = 4;
 // `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY` and attributes (include/uapi/linux/genetlink.h).
@@ -29,6 +28,7 @@ const BASIC_AND_REDIRECT: u64 = 0b11;
 // include/uapi/linux/ethtool_netlink.h.
 const ETHTOOL: &str = "ethtool";
 const FEATURES_GET: u8 = 11;
+const CHANNELS_GET: u8 = 17;
 /// The attribute with the interface, in each message of ethtool's.
 const INTERFACE: u16 = 1;
 const DEV_INDEX: u16 = 1;
@@ -38,10 +38,22 @@ const FEATURES_ACTIVE: u16 = 4;
 const BITSET_BITS: u16 = 3;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
+const RX_COUNT: u16 = 6;
+const COMBINED_COUNT: u16 = 9;
 /// The feature `NETIF_F_NTUPLE` (net/ethtool/common.c).
 const NTUPLE: &[u8] = b"rx-ntuple-filter";
+const UNKNOWN: &str = "-";
+/// The words of a capture.
+const XDP_WORDS: [(Option<bool>, &str); 3] =
+    [(Some(true), "xdp"), (Some(false), "no-xdp"), (None, UNKNOWN)];
+const FILTER_WORDS: [(Option<FlowFilters>, &str); 4] = [
+    (Some(FlowFilters::On), "on"),
+    (Some(FlowFilters::Off), "off"),
+    (Some(FlowFilters::Absent), "none"),
+    (None, UNKNOWN),
+];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceFeatures {
     pub xdp: Option<bool>,
     pub flow_filters: Option<FlowFilters>,
@@ -49,12 +61,59 @@ pub struct InterfaceFeatures {
 }
 
 /// Whether a card supports flow filters to queues (`ethtool -k`, ntuple-filters).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFilters {
     On,
     Off,
     Absent,
+}
+
+/// Parses the output of [`to_text`].
+pub(crate) fn parse(text: &str) -> anyhow::Result<BTreeMap<String, InterfaceFeatures>> {
+    let mut all = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let (name, features) = parse_line(line).with_context(|| {
+            let line = index + 1;
+            format!("line {line} is no interface with its XDP, flow filters and channels")
+        })?;
+        all.insert(name, features);
+    }
+    Ok(all)
+}
+
+fn parse_line(line: &str) -> Option<(String, InterfaceFeatures)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [name, xdp, filters, channels] = words[..] else {
+        return None;
+    };
+    let features = InterfaceFeatures {
+        xdp: XDP_WORDS.iter().find(|(_, word)| *word == xdp)?.0,
+        flow_filters: FILTER_WORDS.iter().find(|(_, word)| *word == filters)?.0,
+        channels: match channels {
+            UNKNOWN => None,
+            channels => Some(channels.parse().ok()?),
+        },
+    };
+    (!name.is_empty()).then(|| (name.to_owned(), features))
+}
+
+/// Formats a line for each interface. Interface names contain no white space.
+pub(crate) fn to_text(all: &BTreeMap<String, InterfaceFeatures>) -> String {
+    let mut text = String::new();
+    for (name, features) in all {
+        let channels =
+            features.channels.map_or(UNKNOWN.to_owned(), |channels| channels.to_string());
+        text += &format!(
+            "{name} {} {} {channels}\n",
+            word_of(&features.xdp, &XDP_WORDS),
+            word_of(&features.flow_filters, &FILTER_WORDS)
+        );
+    }
+    text
+}
+
+fn word_of<T: PartialEq>(value: &T, words: &[(T, &'static str)]) -> &'static str {
+    words.iter().find(|(known, _)| known == value).map_or(UNKNOWN, |(_, word)| word)
 }
 
 /// Reads the features of all interfaces in this network namespace. Kernels without a netlink family do not report its
@@ -68,16 +127,16 @@ pub(crate) fn read() -> io::Result<BTreeMap<String, InterfaceFeatures>> {
         return Ok(BTreeMap::new());
     };
     let mut by_index: BTreeMap<u32, (String, InterfaceFeatures)> = BTreeMap::new();
-    let payload = [header(FEATURES_GET).to_vec(), encode_nested(INTERFACE, &[])].concat();
-    for (index, name, flow_filters) in socket.list(ethtool, &payload, &parse_flow_filters)? {
-        let channels = Ethtool::open(name.as_bytes())?.and_then(|ethtool| ethtool.channels().ok());
-        let features = InterfaceFeatures {
-            xdp: None,
-            flow_filters,
-            // Channels that only receive, and combined ones.
-            channels: channels.map(|[receive, _, _, combined]| receive.saturating_add(combined)),
-        };
-        by_index.insert(index, (name, features));
+    let every = encode_nested(INTERFACE, &[]);
+    let request = |command: u8| {
+        let payload = [header(command).to_vec(), every.clone()].concat();
+        socket.list(ethtool, &payload, &|answer| parse_ethtool(command, answer))
+    };
+    for (index, name, features) in request(FEATURES_GET)?.into_iter().chain(request(CHANNELS_GET)?)
+    {
+        let (_, known) = by_index.entry(index).or_insert((name, InterfaceFeatures::default()));
+        known.flow_filters = known.flow_filters.or(features.flow_filters);
+        known.channels = known.channels.or(features.channels);
     }
     if let Some(netdev) = find_family(&socket, NETDEV)? {
         for (index, xdp) in socket.list(netdev, &header(DEV_GET), &parse_xdp)? {
@@ -106,20 +165,29 @@ fn attribute_value(payload: &[u8], kind: u16) -> Option<&[u8]> {
     within(payload.get(HEADER..)?, kind)
 }
 
-fn parse_flow_filters(payload: &[u8]) -> Option<(u32, String, Option<FlowFilters>)> {
+fn parse_ethtool(command: u8, payload: &[u8]) -> Option<(u32, String, InterfaceFeatures)> {
     let interface = attribute_value(payload, INTERFACE)?;
     let index = u32_at(within(interface, DEV_INDEX)?, 0)?;
     let name = std::str::from_utf8(until_nul(within(interface, DEV_NAME)?)).ok()?;
-    let is_active =
-        attribute_value(payload, FEATURES_ACTIVE).and_then(|bits| has_ntuple(bits, false));
-    let is_there = attribute_value(payload, FEATURES_HW).and_then(|bits| has_ntuple(bits, true));
-    let flow_filters = match (is_active, is_there) {
-        (Some(true), _) => Some(FlowFilters::On),
-        (Some(false), Some(true)) => Some(FlowFilters::Off),
-        (Some(false), Some(false)) => Some(FlowFilters::Absent),
-        _ => None,
-    };
-    (!name.is_empty()).then(|| (index, name.to_owned(), flow_filters))
+    let mut features = InterfaceFeatures::default();
+    if command == FEATURES_GET {
+        let is_active =
+            attribute_value(payload, FEATURES_ACTIVE).and_then(|bits| has_ntuple(bits, false));
+        let is_there =
+            attribute_value(payload, FEATURES_HW).and_then(|bits| has_ntuple(bits, true));
+        features.flow_filters = match (is_active, is_there) {
+            (Some(true), _) => Some(FlowFilters::On),
+            (Some(false), Some(true)) => Some(FlowFilters::Off),
+            (Some(false), Some(false)) => Some(FlowFilters::Absent),
+            _ => None,
+        };
+    } else {
+        let count = |kind| attribute_value(payload, kind).and_then(|count| u32_at(count, 0));
+        let (alone, combined) = (count(RX_COUNT), count(COMBINED_COUNT));
+        let counts = alone.into_iter().chain(combined);
+        features.channels = counts.reduce(u32::saturating_add);
+    }
+    (!name.is_empty()).then(|| (index, name.to_owned(), features))
 }
 
 /// Returns whether a named bit set has the bit for flow filters. With a mask, listed bits have a value.
@@ -140,8 +208,14 @@ fn parse_xdp(payload: &[u8]) -> Option<(u32, bool)> {
 
 #[cfg(fuzzing)]
 pub(super) fn fuzz(bytes: &[u8]) {
-    assert!(parse_flow_filters(bytes).is_none_or(|(_, name, _)| !name.is_empty()));
+    for command in [FEATURES_GET, CHANNELS_GET] {
+        let parsed = parse_ethtool(command, bytes);
+        assert!(parsed.is_none_or(|(_, name, _)| !name.is_empty()));
+    }
     let _ = parse_xdp(bytes);
+    if let Some(all) = std::str::from_utf8(bytes).ok().and_then(|text| parse(text).ok()) {
+        assert_eq!(parse(&to_text(&all)).ok(), Some(all));
+    }
 }
 
 #[cfg(test)]
@@ -172,9 +246,9 @@ mod tests {
             encode_nested(FEATURES_HW, &bits(hardware)),
             encode_nested(FEATURES_ACTIVE, &bits(active)),
         ];
-        let (index, name, found) = parse_flow_filters(&message.concat()).unwrap();
+        let (index, name, found) = parse_ethtool(FEATURES_GET, &message.concat()).unwrap();
         assert_eq!((index, name.as_str()), (7, "ens1"));
-        found
+        found.flow_filters
     }
 
     #[test]
@@ -189,8 +263,22 @@ mod tests {
         let absent = features(&[other, ntuple(false)], &[other]);
         assert_eq!(absent, Some(FlowFilters::Absent));
         let without = [header(FEATURES_GET).to_vec(), interface()].concat();
-        let (_, _, found) = parse_flow_filters(&without).unwrap();
-        assert_eq!(found, None);
+        let (_, _, found) = parse_ethtool(FEATURES_GET, &without).unwrap();
+        assert_eq!(found, InterfaceFeatures::default());
+    }
+
+    #[test]
+    fn channels_that_receive_are_counted() {
+        let count = |kind, count: u32| encode_attribute(kind, &count.to_ne_bytes());
+        let channels = |counts: &[Vec<u8>]| {
+            let message = [header(CHANNELS_GET).to_vec(), interface(), counts.concat()];
+            let found = parse_ethtool(CHANNELS_GET, &message.concat());
+            found.unwrap().2.channels
+        };
+        assert_eq!(channels(&[count(COMBINED_COUNT, 8)]), Some(8));
+        let both = [count(RX_COUNT, 2), count(COMBINED_COUNT, 0)];
+        assert_eq!(channels(&both), Some(2));
+        assert_eq!(channels(&[]), None);
     }
 
     #[test]
@@ -206,6 +294,19 @@ mod tests {
         let whole = message(3);
         for end in 0..whole.len() {
             assert_eq!(parse_xdp(&whole[..end]), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was_written() {
+        let lines = "ens1 xdp on 4\nens2 no-xdp none -\nens3 - off 1\nlo - - -\n";
+        let all = parse(lines).unwrap();
+        assert_eq!(all.len(), 4);
+        assert_eq!(all["ens2"].flow_filters, Some(FlowFilters::Absent));
+        assert_eq!(to_text(&all), lines);
+        for wrong in ["ens1", "ens1 yes on 4", "ens1 xdp on four", " - - -"] {
+            let error = parse(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("line 1 is no interface"), "{error}");
         }
     }
 }

@@ -8,4 +8,5 @@ pub mod rdma_ports;
 pub(crate) fn fuzz(bytes: &[u8]) {
     netns_links::fuzz(bytes);
     features::fuzz(bytes);
+    rdma_ports::fuzz(bytes);
 }
