@@ -522,7 +522,8 @@ fn what_everything_could_be_read_of_is_decided() {
     assert_eq!(
         why,
         "driver igb is not one of Onload's; if igb supports XDP, Onload accelerates it with \
-         AF_XDP: set af-xdp = [\"ens1\"] under [host], and run \"systemctl enable --now onload-host\""
+         AF_XDP: set af-xdp = [\"ens1\"] under [host], and run \"systemctl enable onload-host && \
+         systemctl restart onload-host\""
     );
     // Nothing of this host hangs on debugfs.
     let tree = x3();

@@ -9,7 +9,7 @@ use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_sys::text::quote_for_shell;
 
 use super::step::{Effect, HostPlan, HostStep, StepAction, StepSubject};
-use crate::discover::af_xdp::AfXdpTrouble;
+use crate::discover::af_xdp::{AfXdpTrouble, Registration};
 use crate::discover::netdev::SYS_CLASS_NET;
 use crate::discover::nic::{AF_XDP_REGISTER, DEBUGFS_NICS, DebugfsNic, RESOURCE_MODULE};
 use crate::host::{Host, HostError};
@@ -57,7 +57,13 @@ pub(super) fn plan_af_xdp(
             None => {
                 let trouble = features
                     .and_then(|features| AfXdpTrouble::find(features, flow_filters.as_deref()));
-                plan.warnings.extend(trouble.map(|trouble| trouble.describe(name)));
+                let is_registered = match &registered {
+                    Some(names) => names.contains(*name),
+                    None => is_loaded,
+                };
+                let registration =
+                    if is_registered { Registration::Made } else { Registration::NotMade };
+                plan.warnings.extend(trouble.map(|trouble| trouble.describe(name, registration)));
             }
             // Without flow filters, interfaces get one channel.
             Some(false) if existing.contains(*name) => {

@@ -68,9 +68,8 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
         None => Some("it is not installed; install it"),
     };
     let availability = nic::OnloadAvailability { onload: obstacle, tcpdirect: tcpdirect.is_some() };
-    let settings = &config.discover;
     let attached = probe.with_classes(&unread::NICS, || {
-        nic::read(probe, &functions, &interfaces, settings, availability)
+        nic::read(probe, &functions, &interfaces, config, availability)
     });
     let bonds = match probe.unread_reason(Path::new(nic::DEBUGFS_NICS)) {
         // The interfaces that Onload has by AF_XDP are unknown.
@@ -107,8 +106,9 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
             hugepages::SIZES
         ));
     }
-    let rdma =
-        probe.with_classes(&[Class::Rdma], || rdma::read(probe, &functions, &interfaces, settings));
+    let rdma = probe.with_classes(&[Class::Rdma], || {
+        rdma::read(probe, &functions, &interfaces, &config.discover)
+    });
     let rdma_netns_mode = rdma::netns_mode(probe);
     let rdma = match rdma_netns_mode {
         Some(RdmaNetns::Exclusive) => {
@@ -119,7 +119,8 @@ fn read_inventory(probe: &Probe<'_>, config: &Config) -> Inventory {
     read_gpu_paths(probe, &mut functions);
     let gpu_indexes = probe.with_classes(&[], || gpu_index::read(probe, &functions));
     let data_direct = DataDirect::read(probe, &functions);
-    let vfio = probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, settings));
+    let vfio =
+        probe.with_classes(&[Class::Vfio], || vfio::read(probe, &functions, &config.discover));
     let idle_ports = probe.with_classes(&[], || vfio::find_idle_ports(probe, &vfio, &interfaces));
     let vhost_net = probe.with_classes(&[Class::Vfio], || {
         if vfio.iter().any(|device| device.viable) {

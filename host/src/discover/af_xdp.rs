@@ -10,6 +10,13 @@ use crate::netlink::features::{FlowFilters, InterfaceFeatures};
 /// The setting for cards without flow filters.
 pub const SWITCH_OFF: &str = "af-xdp-flow-filters = false";
 
+/// Whether an interface is registered with Onload, which reads its channels then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Registration {
+    NotMade,
+    Made,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfXdpTrouble {
     NoFilters,
@@ -39,10 +46,14 @@ impl AfXdpTrouble {
         }
     }
 
-    pub(crate) fn describe(self, interface: &str) -> String {
+    pub(crate) fn describe(self, interface: &str, registration: Registration) -> String {
         match self.remedy_command(interface) {
-            Some(command) if matches!(self, AfXdpTrouble::Channels(_)) => {
-                format!("{interface}: {self}; run \"{command}\", then \"onload_tool reload\"")
+            // The driver has to be reloaded then, which takes more commands than fit here.
+            Some(_)
+                if matches!(self, AfXdpTrouble::Channels(_))
+                    && registration == Registration::Made =>
+            {
+                format!("{interface}: {self}; \"onload-ctk doctor\" lists the commands")
             }
             Some(command) => format!("{interface}: {self}; run \"{command}\""),
             None => format!(
@@ -97,6 +108,15 @@ mod tests {
         assert_eq!(AfXdpTrouble::find(off, Some("1")), Some(AfXdpTrouble::FiltersOff));
         let on = with(Some(FlowFilters::On), Some(4));
         assert_eq!(AfXdpTrouble::find(on, Some("1")), None);
+    }
+
+    #[test]
+    fn channels_change_by_one_command_only_before_the_registration() {
+        let line = |registration| AfXdpTrouble::Channels(2).describe("ens2", registration);
+        let before = line(Registration::NotMade);
+        assert!(before.ends_with("; run \"ethtool -L ens2 combined 1\""), "{before}");
+        let after = line(Registration::Made);
+        assert!(after.ends_with("; \"onload-ctk doctor\" lists the commands"), "{after}");
     }
 
     #[test]

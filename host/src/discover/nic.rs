@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use onload_core::class::Class;
-use onload_core::config::DiscoverConfig;
+use onload_core::config::{Config, DiscoverConfig};
+use onload_core::host_settings::InterfaceName;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
 use onload_sys::error::shown_as_serialized;
 use onload_sys::pci::PciAddress;
 use onload_sys::text::parse_digits;
 use serde::Serialize;
 
-use crate::discover::af_xdp::AfXdpTrouble;
+use crate::discover::af_xdp::{AfXdpTrouble, Registration};
 use crate::discover::exclusion::Exclusion;
 use crate::discover::netdev::{self, Backing, NetworkInterface};
 use crate::discover::pci::{PciFunction, PciFunctions, PciId};
@@ -134,6 +135,8 @@ struct Attachments {
     /// Whether interfaces of other drivers can be registered.
     af_xdp: AfXdpSupport,
     features: BTreeMap<String, InterfaceFeatures>,
+    /// The interfaces that `[host] af-xdp` lists.
+    configured: Vec<InterfaceName>,
     /// The interfaces in Onload's debugfs.
     debugfs_nics: Vec<DebugfsNic>,
     unread: Option<String>,
@@ -183,11 +186,14 @@ pub(crate) fn read(
     probe: &Probe<'_>,
     functions: &PciFunctions,
     interfaces: &[NetworkInterface],
-    config: &DiscoverConfig,
+    config: &Config,
     availability: OnloadAvailability<'_>,
 ) -> DiscoveredNics {
+    let af_xdp = &config.host.af_xdp;
+    let config = &config.discover;
     warn_of_absent(probe, interfaces, &config.ignored_interfaces);
     let mut attachments = read_attachments(probe, functions);
+    attachments.configured.clone_from(af_xdp);
     if interfaces.iter().any(|interface| interface.driver().is_some()) {
         let features = probe
             .with_classes(&[], || probe.ok_or_warn(probe.host().interface_features().map(Some)));
@@ -313,7 +319,7 @@ fn warn_of_trouble(
     for (nic, features) in known {
         let parameter = probe.with_classes(&[], || probe.attribute(AF_XDP_FLOW_FILTERS));
         if let Some(trouble) = AfXdpTrouble::find(*features, parameter.as_deref()) {
-            probe.warn(trouble.describe(&nic.name));
+            probe.warn(trouble.describe(&nic.name, Registration::Made));
         }
     }
 }
@@ -425,7 +431,8 @@ fn not_attached_reason(
     if support.is_none() {
         let features = attachments.features.get(&interface.name);
         let has_xdp = features.and_then(|features| features.xdp);
-        return other_driver_reason(driver, &interface.name, attachments.af_xdp, has_xdp);
+        let register = describe_registration(&interface.name, &attachments.configured);
+        return other_driver_reason(driver, &register, attachments.af_xdp, has_xdp);
     }
     match function.and_then(|function| attachments.unbound.get(&function.address)) {
         Some(device) => {
@@ -438,11 +445,28 @@ fn not_attached_reason(
     }
 }
 
-/// Returns why an interface of another vendor is not accelerated. Its driver needs native XDP (Onload,
-/// `lib/efhw/af_xdp.c`), which kernels before 6.3 do not report.
+/// Returns how to register an interface with Onload, given the interfaces that `[host] af-xdp` already lists.
+/// `systemctl enable --now` would not apply a changed configuration, since the unit stays active.
+fn describe_registration(interface: &str, configured: &[InterfaceName]) -> String {
+    if configured.iter().any(|name| name.as_str() == interface) {
+        return "run \"systemctl restart onload-host\"".to_owned();
+    }
+    let setting = if configured.is_empty() {
+        format!("set af-xdp = [\"{interface}\"]")
+    } else {
+        format!("add \"{interface}\" to af-xdp")
+    };
+    format!(
+        "{setting} under [host], and run \"systemctl enable onload-host && systemctl restart \
+         onload-host\""
+    )
+}
+
+/// Returns why an interface of another vendor is not accelerated; `register` is how to register it. Its driver needs
+/// native XDP (Onload, `lib/efhw/af_xdp.c`), which kernels before 6.3 do not report.
 fn other_driver_reason(
     driver: &str,
-    interface: &str,
+    register: &str,
     af_xdp: AfXdpSupport,
     has_xdp: Option<bool>,
 ) -> String {
@@ -458,14 +482,12 @@ fn other_driver_reason(
             ", and the loaded sfc_resource does not support AF_XDP; install an Onload that does"
                 .to_owned()
         }
-        AfXdpSupport::Registers => format!(
-            ", and it is not registered for AF_XDP; {condition}set af-xdp = [\"{interface}\"] under \
-             [host], and run \"systemctl enable --now onload-host\""
-        ),
-        AfXdpSupport::NotLoaded => format!(
-            "; {condition}Onload accelerates it with AF_XDP: set af-xdp = [\"{interface}\"] under \
-             [host], and run \"systemctl enable --now onload-host\""
-        ),
+        AfXdpSupport::Registers => {
+            format!(", and it is not registered for AF_XDP; {condition}{register}")
+        }
+        AfXdpSupport::NotLoaded => {
+            format!("; {condition}Onload accelerates it with AF_XDP: {register}")
+        }
     };
     format!("driver {driver} is not one of Onload's{advice}")
 }
@@ -642,15 +664,31 @@ mod tests {
     #[test]
     fn the_kernel_answers_whether_a_driver_has_xdp() {
         let reason =
-            |has_xdp| other_driver_reason("bnx2", "ens1", AfXdpSupport::Registers, has_xdp);
+            |has_xdp| other_driver_reason("bnx2", "REGISTER", AfXdpSupport::Registers, has_xdp);
         let unknown = reason(None);
-        assert!(unknown.contains("; if bnx2 supports XDP, set af-xdp = "), "{unknown}");
+        assert!(unknown.ends_with("; if bnx2 supports XDP, REGISTER"), "{unknown}");
         let has_it = reason(Some(true));
-        assert!(has_it.contains("; set af-xdp = "), "{has_it}");
+        assert!(has_it.ends_with("; REGISTER"), "{has_it}");
         assert_eq!(
             reason(Some(false)),
             "driver bnx2 is not one of Onload's and does not support XDP, which Onload needs for \
              other vendors' interfaces"
+        );
+    }
+
+    #[test]
+    fn a_registration_keeps_the_interfaces_that_are_configured() {
+        let configured = ["ens1", "ens2"].map(|name| name.to_owned().try_into().unwrap());
+        let run = "under [host], and run \"systemctl enable onload-host && systemctl restart \
+            onload-host\"";
+        assert_eq!(describe_registration("ens3", &[]), format!("set af-xdp = [\"ens3\"] {run}"));
+        assert_eq!(
+            describe_registration("ens3", &configured),
+            format!("add \"ens3\" to af-xdp {run}")
+        );
+        assert_eq!(
+            describe_registration("ens2", &configured),
+            "run \"systemctl restart onload-host\""
         );
     }
 
