@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use onload_core::class::Class;
 use onload_core::config::{Config, Mover, PoolConfig};
+use onload_core::host_settings::InterfaceName;
 use onload_core::timestamp;
 use onload_lease::run_dir::RUN_DIR;
 use onload_lease::{LeaseEntry, SavedState};
@@ -31,6 +32,8 @@ const MOVE_SECONDS: u64 = 60;
 /// The remedy for a container that has lost its device.
 pub const RETRIEVE_REMEDY: &str =
     "check that its function exists and is bound to its driver, then start the container again";
+
+const AF_XDP_SETTING: &str = "[host] af-xdp";
 
 const NOT_NAMED_REASON: &str = "neither [discover] offer-netdevs nor a pool of class netdev lists \
     it; add it there to offer it";
@@ -110,20 +113,10 @@ pub(super) fn add_interfaces(
 /// Warns about configured interfaces that the host does not have, since they may be misspelt. Does not warn if
 /// interfaces could not be read or are away under unknown names.
 pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
-    let undecided = inventory.undecided_classes();
-    let is_unknown = undecided.contains(&Class::Nic) || undecided.contains(&Class::Netdev);
-    let mut netdevs = inventory.netdevs.iter();
-    if is_unknown || netdevs.any(|netdev| netdev.interface().is_none()) {
+    if is_list_incomplete(inventory) {
         return;
     }
-    let away_names =
-        inventory.netdevs.iter().flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
-    let names: Vec<&str> = inventory
-        .interfaces
-        .iter()
-        .map(|interface| interface.name.as_str())
-        .chain(away_names)
-        .collect();
+    let names = known_names(inventory);
     let mut absent: Vec<(String, String)> = Vec::new();
     for glob in &config.discover.offer_netdevs {
         if !names.iter().any(|name| glob.matches(name)) {
@@ -136,14 +129,48 @@ pub(super) fn warn_of_absent(inventory: &mut Inventory, config: &Config) {
             absent.push((name.clone(), format!("[netdev.{name}]")));
         }
     }
+    for name in absent_af_xdp(inventory, config) {
+        absent.push((name.to_owned(), AF_XDP_SETTING.to_owned()));
+    }
     for (name, setting) in absent {
+        let class = if setting == AF_XDP_SETTING { Class::Nic } else { Class::Netdev };
         inventory.warnings.push(format!(
             "{setting} lists {name:?}, but interface not found: correct or remove it"
         ));
         let reason =
             format!("interface not found, but {setting} lists it; correct or remove it there");
-        inventory.not_offered.push(Exclusion::new(Class::Netdev, name, reason));
+        inventory.not_offered.push(Exclusion::new(class, name, reason));
     }
+}
+
+/// Returns the interfaces of `[host] af-xdp` that the host does not have. Empty with `[[sriov]]`, which may create them
+/// at boot.
+pub fn absent_af_xdp<'c>(inventory: &Inventory, config: &'c Config) -> Vec<&'c str> {
+    if !config.sriov.is_empty() || is_list_incomplete(inventory) {
+        return Vec::new();
+    }
+    let names = known_names(inventory);
+    let configured = config.host.af_xdp.iter().map(InterfaceName::as_str);
+    configured
+        .filter(|name| !names.contains(name))
+        .filter(|name| !inventory.other_netns_nics.names.contains_key(*name))
+        .collect()
+}
+
+/// Returns whether interfaces could not be read or are away under unknown names.
+fn is_list_incomplete(inventory: &Inventory) -> bool {
+    let undecided = inventory.undecided_classes();
+    let mut netdevs = inventory.netdevs.iter();
+    undecided.contains(&Class::Nic)
+        || undecided.contains(&Class::Netdev)
+        || netdevs.any(|netdev| netdev.interface().is_none())
+}
+
+fn known_names(inventory: &Inventory) -> Vec<&str> {
+    let away_names =
+        inventory.netdevs.iter().flat_map(|netdev| [netdev.name.as_str(), netdev.device.as_str()]);
+    let interfaces = inventory.interfaces.iter().map(|interface| interface.name.as_str());
+    interfaces.chain(away_names).collect()
 }
 
 /// Returns why a container no longer has the leased interface or RDMA device. Unbinding the driver or removing the
@@ -443,6 +470,20 @@ mod tests {
         assert_eq!((offered, reasons.len()), (vec!["ens2v0".to_owned()], 2));
         let names: Vec<&str> = pools.offered.iter().map(|pool| pool.name.as_str()).collect();
         assert_eq!(names, ["any", "fast"]);
+    }
+
+    #[test]
+    fn a_name_of_af_xdp_that_no_interface_has_is_warned_of_unless_functions_are_created() {
+        let tree = tree(&["ens1"], "");
+        let text = "[host]\naf-xdp = [\"ens1\", \"ens9\"]\n";
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(text));
+        assert_eq!(
+            inventory.warnings.as_slice(),
+            ["[host] af-xdp lists \"ens9\", but interface not found: correct or remove it"]
+        );
+        let sriov = format!("{text}[[sriov]]\npf = \"ens1\"\nvfs = 1\ndriver = \"kernel\"\n");
+        let (inventory, _) = discover_with_pools(&tree.host(), &config(&sriov));
+        assert_eq!(inventory.warnings.as_slice(), [""; 0]);
     }
 
     #[test]

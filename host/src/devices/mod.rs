@@ -32,7 +32,7 @@ pub use device::{
     DeviceLease, GpuAlias, Health, HostDevice, LOOPBACK, RETURNING, STATE_HELD, Sharing,
 };
 pub(crate) use function_index::FunctionIndex;
-pub use interfaces::{RETRIEVE_REMEDY, lost_reason};
+pub use interfaces::{RETRIEVE_REMEDY, absent_af_xdp, lost_reason};
 use inventory::Inventory;
 pub(crate) use nearest_nics::pool_nearness;
 use read_host::read_host;

@@ -3,7 +3,7 @@
 use onload_core::class::Class;
 use onload_core::host_settings::InterfaceName;
 use onload_core::onload::AF_XDP_FLOW_FILTERS;
-use onload_host::devices::{RETURNING, STATE_HELD};
+use onload_host::devices::{RETURNING, STATE_HELD, absent_af_xdp};
 use onload_host::discover::af_xdp::{AfXdpTrouble, SWITCH_OFF};
 use onload_host::discover::bond::{BondFault, OnloadBond};
 use onload_host::discover::nic::{DEBUGFS_NICS, Datapath, Nic};
@@ -268,13 +268,19 @@ pub(super) fn check_af_xdp(context: &CheckContext<'_>) -> Findings {
     findings.collect()
 }
 
-/// Returns what registers an interface again after a reload and at boot. `None` if the configuration does so already.
+/// Returns what registers an interface again after a reload and at boot. `None` if the configuration does so already. A
+/// file with mistakes has to be corrected first, since it may list interfaces that are not understood.
 fn register_remedy(context: &CheckContext<'_>, interface: &str) -> Option<Remedy> {
     let mut names: Vec<&str> =
         context.config.host.af_xdp.iter().map(InterfaceName::as_str).collect();
     if names.contains(&interface) {
         return None;
     }
+    if !context.config_problems.is_empty() {
+        return Some(Remedy::Edit { edit: context.config_file.to_owned() });
+    }
+    let absent = absent_af_xdp(context.inventory, context.config);
+    names.retain(|name| !absent.contains(name));
     names.push(interface);
     let line = format!("af-xdp = {names:?}");
     Some(Remedy::write_under(context.config_file, "[host]", line))

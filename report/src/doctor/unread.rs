@@ -6,7 +6,7 @@ use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings, HostResult};
 
 /// The beginnings of discovery's warnings that an edit of the configuration answers.
-const CONFIG_WARNINGS: [&str; 4] = ["[discover]", "[netdev.", "pool ", "pools "];
+const CONFIG_WARNINGS: [&str; 5] = ["[discover]", "[host]", "[netdev.", "pool ", "pools "];
 
 pub(super) fn check_configuration(context: &CheckContext<'_>) -> Findings {
     let edit = || Remedy::Edit { edit: context.config_file.to_owned() };
