@@ -171,12 +171,38 @@ fn describe_next_step(inventory: &Inventory, checks: &[Check]) -> String {
     let device = TRIED_CLASSES.into_iter().find_map(|class| first_device(inventory, class));
     match (engine, device) {
         (Some(engine), Some(device)) => {
+            if let Some(command) = undrain_command(inventory, device.class) {
+                return format!("run: {command}");
+            }
+            if let Some(remedy) = link_remedy(device, checks) {
+                return remedy.to_string();
+            }
             let device = quote_for_shell(format!("{}={}", device.class.as_str(), device.name));
             format!("run: onload-ctk try {device} --engine {}", engine.name())
         }
         _ => engine_remedy(checks)
             .map_or_else(|| "run: onload-ctk doctor".to_owned(), ToString::to_string),
     }
+}
+
+/// Returns what offers a class again of which all devices are drained, if one of them would be tried before `class`.
+fn undrain_command(inventory: &Inventory, class: Class) -> Option<String> {
+    let mut earlier = TRIED_CLASSES.into_iter().take_while(|earlier| *earlier != class);
+    earlier.find_map(|earlier| {
+        inventory.drained.iter().find(|device| device.class == earlier)?;
+        let entry = inventory.drain.iter().find(|entry| entry.target.class == earlier)?;
+        Some(format!("onload-ctk undrain {}", quote_for_shell(entry.target.to_string())))
+    })
+}
+
+/// Returns what sets up the interface of a device that is down.
+fn link_remedy<'c>(device: &HostDevice, checks: &'c [Check]) -> Option<&'c Remedy> {
+    let mut down = checks_named(checks, "interface-up")
+        .filter(|check| check.finding.verdict == CheckVerdict::Warn)
+        .filter(|_| device.class == Class::Nic);
+    let check =
+        down.find(|check| check.finding.subject.as_deref() == Some(device.name.as_str()))?;
+    check.finding.remedy.first()
 }
 
 /// Returns the remedy of a failed check of Onload. The steps to one build of driver and library are only complete in
