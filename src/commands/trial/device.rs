@@ -97,17 +97,22 @@ impl TrialDevice {
         let exclusion = inventory.not_offered.iter().find(|entry| {
             entry.kind == ExclusionSubject::Device(self.class) && entry.name == self.name
         });
-        match exclusion {
-            Some(entry) => {
+        let onload = inventory.onload.as_ref();
+        match (exclusion, onload.and_then(|onload| onload.obstacle.as_ref())) {
+            // It comes first: without Onload, no interface is offered whatever its own reason.
+            (Some(_), Some(obstacle)) if self.class == Class::Nic => {
+                bail!("trying {}: Onload is not offered: {obstacle}", self.short_name())
+            }
+            (Some(entry), _) => {
                 bail!("trying {}: it is not offered: {}", self.short_name(), entry.reason)
             }
-            None if self.class == Class::Netdev => bail!(
+            (None, _) if self.class == Class::Netdev => bail!(
                 "trying {}: interfaces are offered only if [discover] offer-netdevs in \
                  /etc/onload-ctk/config.toml lists them; \"onload-ctk discover --explain\" lists \
                  those",
                 self.short_name()
             ),
-            None => {
+            (None, _) => {
                 let pools = PoolSet::default();
                 let similar = similar_device(self.class, &self.name, inventory, &pools);
                 let suggestion =
@@ -181,6 +186,18 @@ mod tests {
             let error = format!("{:#}", asked.resolve_devices(&inventory).unwrap_err());
             assert!(error.contains(why), "{word}: {error}");
         }
+    }
+
+    #[test]
+    fn a_missing_module_comes_before_the_reason_of_an_interface() {
+        let tree = Tree::sample("debian13-2numa-onload-rxe-vfio");
+        tree.without_node("/dev/onload");
+        let host = Host::open(tree.root()).unwrap();
+        let inventory = discover(&host, &Config::default());
+        let asked = TrialDevice::read("nic=ens2").unwrap();
+        let error = format!("{:#}", asked.resolve_devices(&inventory).unwrap_err());
+        assert!(error.starts_with("trying nic=ens2: Onload is not offered: "), "{error}");
+        assert!(error.contains("/dev/onload is missing"), "{error}");
     }
 
     #[test]
