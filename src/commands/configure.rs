@@ -17,7 +17,7 @@ use onload_engines::our_runtime::{RUNTIME_NAME, RUNTIME_PATH};
 use onload_engines::setup::EngineSetup;
 use onload_engines::version::{DOCKER_CDI, EngineVersion};
 use onload_host::host::Host;
-use onload_report::doctor::CheckVerdict;
+use onload_report::doctor::{CheckVerdict, is_cdi_on_in_docker};
 use onload_sys::fs::lock::Lock;
 use rustix::process::geteuid;
 
@@ -103,7 +103,8 @@ pub fn run(global: &GlobalArgs, args: &ConfigureArgs, printer: &mut Printer) -> 
         }
         // A version without CDI support has nothing to enable.
         let has_cdi = version.is_some_and(|version| version >= DOCKER_CDI);
-        let is_on = args.runtime == Engine::Docker && has_cdi;
+        let is_on = args.runtime == Engine::Docker
+            && (has_cdi || args.file.is_none() && is_cdi_on_in_docker(&host) == Some(true));
         let is_settled = is_on || too_old.is_some();
         if args.file.is_none() && !args.remove {
             for setup in files.iter().map(|file| &file.file.setup).filter(|setup| !setup.is_usual())

@@ -92,7 +92,11 @@ pub(super) fn find_obstacle<'c>(checks: &'c [Check], engine: &Check) -> Option<&
         .into_iter()
         .flat_map(|name| checks_named(checks, name))
         .filter(|check| check.finding.subject == engine.finding.subject);
-    related.find(|check| check.finding.verdict.is_problem())
+    related.find(|check| {
+        let verdict = check.finding.verdict;
+        // CDI that is on until a restart is a warning.
+        verdict.is_problem() && (check.name, verdict) != ("engine-cdi", CheckVerdict::Warn)
+    })
 }
 
 /// Formats a finding with its first remedy.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Tree, needs, on, run};
+use crate::doctor::dockerd_says;
 use onload_test_tree::copy_program;
 
 const DOCKER: &str = "/etc/docker/daemon.json";
@@ -223,4 +224,19 @@ fn podman_reads_our_runtime_as_its_default_and_still_knows_crun() {
         };
         assert!(printed.contains(&format!("{name} {}", path.display())), "{printed}");
     }
+}
+
+#[test]
+fn no_restart_is_asked_for_if_the_running_docker_has_cdi() {
+    let printed = |info| {
+        let host = host(&[]);
+        let dockerd = dockerd_says(&host, info);
+        let run = run(&mut configure(&host, &["docker"])).done();
+        dockerd.join().unwrap();
+        run.stdout + &run.stderr
+    };
+    let on = printed(r#"{"CDISpecDirs":["/etc/cdi"]}"#);
+    assert!(on.contains("docker reads it on reload: systemctl reload docker"), "{on}");
+    let off = printed(r#"{"CDISpecDirs":[]}"#);
+    assert!(off.contains("docker enables CDI when it starts"), "{off}");
 }

@@ -190,7 +190,7 @@ fn every_check_has_a_verdict_on_every_host() {
 }
 
 /// Answers like dockerd, once for each text.
-fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> {
+pub(crate) fn dockerd_says(tree: &Tree, info: &'static str) -> std::thread::JoinHandle<()> {
     use std::io::{Read, Write};
     let socket = tree.path("/run/docker.sock");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -236,4 +236,22 @@ fn a_docker_that_was_told_to_read_its_file_again_is_asked_what_it_knows() {
     assert_eq!(asked(off), ("warn".to_owned(), restart.clone()));
     assert_eq!(asked(old), ("pass".to_owned(), none));
     assert_eq!(asked("what"), ("warn".to_owned(), restart));
+}
+
+#[test]
+fn a_running_docker_may_still_have_the_cdi_that_its_file_disables() {
+    let tree = Tree::described("running-docker");
+    tree.file("/etc/docker/daemon.json", r#"{"features":{"cdi":false}}"#);
+    let asked = |info| {
+        let dockerd = dockerd_says(&tree, info);
+        let checks = tree.run(&[&JSON[..], &["--check", "engine-cdi"]].concat()).json();
+        dockerd.join().unwrap();
+        let finding = &checks["checks"][0];
+        (text(&finding["verdict"]), remedies(finding))
+    };
+    let configure = "onload-ctk runtime configure --runtime docker".to_owned();
+    let on = r#"{"Runtimes":{},"DefaultRuntime":"runc","CDISpecDirs":["/etc/cdi"]}"#;
+    assert_eq!(asked(on), ("warn".to_owned(), vec![configure.clone()]));
+    let off = r#"{"Runtimes":{},"DefaultRuntime":"runc","CDISpecDirs":[]}"#;
+    assert_eq!(asked(off), ("fail".to_owned(), vec![configure + " --restart"]));
 }

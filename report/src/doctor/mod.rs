@@ -28,6 +28,7 @@ use onload_host::host::HostError;
 pub use check::{Check, CheckFamily, CheckVerdict, Finding, Remedy};
 pub use context::CheckContext;
 use context::{Findings, HostResult};
+pub use engines::is_cdi_on_in_docker;
 
 /// The check that finds engines, including unused ones.
 const ENGINE: &str = "engine";

@@ -101,10 +101,8 @@ pub(super) fn needs_docker_reload(
     context: &CheckContext<'_>,
     settings: &EngineSettings,
 ) -> Option<bool> {
-    let info = read_docker_info(&context.host.outside_path(Path::new(DOCKER_SOCKET))).ok()?;
-    let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
-    let has_cdi = dirs.is_some_and(|dirs| !dirs.is_empty());
-    if settings.cdi == Some(true) && !has_cdi {
+    let info = read_docker_info(context.host).ok()?;
+    if settings.cdi == Some(true) && !reports_cdi(&info) {
         return None;
     }
     // A runtime that its file no longer names stays until it starts again, and does no harm.
@@ -113,8 +111,18 @@ pub(super) fn needs_docker_reload(
     Some(lacks_runtime || is_default != settings.is_default)
 }
 
-fn read_docker_info(socket: &Path) -> io::Result<serde_json::Value> {
-    let mut stream = UnixStream::connect(socket)?;
+/// Returns whether CDI is enabled in the running dockerd, whatever its file says now. `None` if it does not answer.
+pub fn is_cdi_on_in_docker(host: &Host) -> Option<bool> {
+    Some(reports_cdi(&read_docker_info(host).ok()?))
+}
+
+fn reports_cdi(info: &serde_json::Value) -> bool {
+    let dirs = info.get("CDISpecDirs").and_then(serde_json::Value::as_array);
+    dirs.is_some_and(|dirs| !dirs.is_empty())
+}
+
+fn read_docker_info(host: &Host) -> io::Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(host.outside_path(Path::new(DOCKER_SOCKET)))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /info HTTP/1.0\r\nHost: docker\r\n\r\n")?;

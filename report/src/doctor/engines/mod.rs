@@ -27,6 +27,7 @@ use onload_sys::text::quote_for_shell;
 use super::check::{Finding, Remedy};
 use super::context::{CheckContext, Findings, HostResult};
 use super::distribution::Distribution;
+pub use daemon::is_cdi_on_in_docker;
 pub(super) use default_runtime::default_runtime;
 pub(super) use hooks::check_hook_dirs;
 use installed::check_each;
@@ -130,6 +131,15 @@ pub(super) fn check_cdi(context: &CheckContext<'_>, engines: &[InstalledEngine])
             Some(false) if engine.kind == EngineKind::Containerd && !has_kubelet => Finding::pass(
                 "CDI is disabled in its plugin for Kubernetes, but no kubelet uses it",
             ),
+            Some(false)
+                if engine.kind == EngineKind::Docker
+                    && is_cdi_on_in_docker(context.host) == Some(true) =>
+            {
+                Finding::warn(
+                    "CDI is on until dockerd restarts, but disabled in its configuration",
+                    Remedy::run("onload-ctk runtime configure --runtime docker"),
+                )
+            }
             Some(false) => cdi_off_finding(context, engine, settings)?,
             None => Finding::unknown(
                 "whether CDI is on by default depends on its version, which is unknown",
