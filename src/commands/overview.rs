@@ -85,11 +85,16 @@ fn describe_interfaces(checks: &[Check]) -> String {
 fn count_devices(inventory: &Inventory) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for device in inventory.devices.iter().filter(|device| !device.is_loopback()) {
-        if !matches!(device.class, Class::NicPlain | Class::NicNodes | Class::Profile) {
+        if is_counted(device.class) {
             *counts.entry(device.class.as_str()).or_default() += 1;
         }
     }
     counts
+}
+
+/// Whether a class has devices of its own: nic-plain and nic-nodes are other names of interfaces.
+fn is_counted(class: Class) -> bool {
+    !matches!(class, Class::NicPlain | Class::NicNodes | Class::Profile)
 }
 
 /// Lists the numbers of devices by class, then of those that no container gets.
@@ -102,6 +107,15 @@ fn describe_devices(inventory: &Inventory, checks: &[Check]) -> String {
         .collect();
     if parts.is_empty() {
         parts.push("none".to_owned());
+    }
+    let undecided = inventory.undecided_classes();
+    let undecided: Vec<&str> = undecided
+        .iter()
+        .filter(|class| is_counted(**class) && !counts.contains_key(class.as_str()))
+        .map(|class| class.as_str())
+        .collect();
+    if !undecided.is_empty() {
+        parts.push(format!("unknown: {}", undecided.join(" ")));
     }
     let drained = inventory.drain.iter().count();
     if let Some(since) = inventory.drain.iter().map(|entry| entry.since).min() {

@@ -549,7 +549,13 @@ fn check_does_not_answer_where_something_that_decides_may_not_be_read() {
         assert!(refusal.contains("could not determine"), "{refusal}");
         assert!(refusal.contains(place), "{refusal}");
         assert!(refusal.ends_with("run as root"), "{refusal}");
+        let args = ["doctor", "--check", "specs-fresh"];
+        let run = run_with_unreadable(&tree, place, &args);
+        assert!(run.stdout.contains("could not determine whether they are"), "{}", run.stdout);
+        assert!(run.stdout.contains("run: sudo onload-ctk doctor"), "{}", run.stdout);
     }
+    let overview = run_with_unreadable(&tree, DEBUGFS, &[]).done().stdout;
+    assert!(overview.contains("CDI specs  could not determine whether they are"), "{overview}");
     run_unprivileged(&tree, &["cdi", "check"]).done();
 }
 

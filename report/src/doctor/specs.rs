@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use onload_host::discover::unread::UnreadEntry;
 use onload_host::drift::find_drift;
 use onload_host::generate::InstalledFiles;
 use onload_host::specdir::{FileAction, Manifest, OUTPUT_DIR, SpecDir};
@@ -78,6 +79,17 @@ pub(super) fn check_up_to_date(context: &CheckContext<'_>) -> Findings {
         .map(|step| step.name.as_str())
         .collect();
     let foreign: Vec<&str> = drift.plan.left_files().collect();
+    let undecided = |unread: &&UnreadEntry| {
+        unread.kinds.iter().any(|class| drift.manifest.kinds.contains(class))
+    };
+    if stale.is_empty()
+        && foreign.is_empty()
+        && let Some(unread) = context.inventory.unread.iter().find(undecided)
+    {
+        let text = format!("could not determine whether they are up to date: {}", unread.reason);
+        let finding = Finding::unknown(text, Remedy::for_unread()).with_path(&unread.path);
+        return Ok(vec![finding.with_path(OUTPUT_DIR)]);
+    }
     let (finding, named): (Finding, &[&str]) = match (stale.as_slice(), foreign.as_slice()) {
         ([], []) if existing.is_empty() => {
             (Finding::pass("no devices, no CDI specifications"), &[])

@@ -16,7 +16,7 @@ use onload_host::devices::inventory::Inventory;
 use onload_host::host::Host;
 use onload_host::pools::discover_with_pools;
 use onload_host::settings;
-use onload_report::doctor::Check;
+use onload_report::doctor::{Check, CheckVerdict};
 use onload_sys::text::quote_for_shell;
 use rustix::process::geteuid;
 use serde_json::json;
@@ -193,8 +193,9 @@ fn print(
 }
 
 fn require_written(short: &str, checks: &[Check]) -> Result<()> {
-    let stale =
-        checks_named(checks, "specs-fresh").find(|check| check.finding.verdict.is_problem());
+    // A user may try devices of other classes than those that only root can determine.
+    let stale = checks_named(checks, "specs-fresh")
+        .find(|check| matches!(check.finding.verdict, CheckVerdict::Fail | CheckVerdict::Warn));
     let Some(stale) = stale else { return Ok(()) };
     bail!("trying {short}: CDI specifications: {}", format_finding(stale));
 }
@@ -379,7 +380,7 @@ fn with_journal(reason: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use onload_report::doctor::{CheckFamily, CheckVerdict, Finding, Remedy};
+    use onload_report::doctor::{CheckFamily, Finding, Remedy};
 
     use super::*;
 
