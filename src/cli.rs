@@ -125,7 +125,15 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
         line.push_str(between);
         line.push_str(&part.replacen("Usage:", "usage:", 1));
         let is_engine = text.contains("onload-ctk try ") && part.contains("'--runtime'");
-        let meant = if is_engine { Some("--engine".to_owned()) } else { usual_word(part) };
+        let meant = if is_engine {
+            Some("--engine".to_owned())
+        } else if text.contains("onload-ctk host apply ") && part.contains("'--dry-run'") {
+            Some("onload-ctk host plan".to_owned())
+        } else if text.contains("onload-ctk [OPTIONS] [COMMAND]") {
+            find_nested_command(part).or_else(|| usual_word(part))
+        } else {
+            usual_word(part)
+        };
         if let Some(meant) = meant.filter(|_| line == part) {
             line.push_str(&format!("; write {meant}"));
         }
@@ -136,13 +144,23 @@ pub fn format_usage_error(error: &clap::Error) -> Option<String> {
     Some(line)
 }
 
+/// Returns the commands that end in the word that was typed as a command.
+fn find_nested_command(reason: &str) -> Option<String> {
+    let word = reason.strip_prefix("unrecognized subcommand '")?.split('\'').next()?;
+    let command = Cli::command();
+    let names: Vec<String> = command
+        .get_subcommands()
+        .filter(|above| !above.is_hide_set() && above.find_subcommand(word).is_some())
+        .map(|above| format!("onload-ctk {} {word}", above.get_name()))
+        .collect();
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
 /// Returns our word for one that other programs accept.
 fn usual_word(reason: &str) -> Option<String> {
     let word = reason.split('\'').nth(1)?;
     let meant = match word {
         "version" => "onload-ctk --version",
-        "list" => "onload-ctk cdi list or onload-ctk lease list",
-        "explain" => "onload-ctk container explain",
         "--json" | "-o" | "--output" => "--format json",
         _ if reason.starts_with("invalid value") => return None,
         engine if Engine::ALL.iter().any(|known| known.name() == engine) => {

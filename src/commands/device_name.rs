@@ -54,6 +54,9 @@ fn parse_qualified_name(word: &str, registry: &Registry) -> Result<QualifiedName
         Some(_) => format!("{PREFIX}{}", strip_vendor(word)),
         None => word.to_owned(),
     };
+    if let Some((class, _)) = word.split_once('=').filter(|_| !word.contains('/')) {
+        class.parse::<Class>().map_err(|error| anyhow!("reading device {word:?}: {error}"))?;
+    }
     let read_error = |error: NameError| {
         let devices = registry.devices().filter_map(|device| {
             let class = Class::from_name(device.name.kind.as_str().strip_prefix(PREFIX)?)?;

@@ -10,6 +10,7 @@ use onload_core::request::PREFIX;
 use onload_hooks::decide::host_view::{HookSettings, LocalHost};
 use onload_hooks::entry::explain;
 use onload_hooks::record::lease::Viewer;
+use onload_sys::text::quote_for_shell;
 use serde_json::json;
 
 use super::{format_diff, open_host};
@@ -17,6 +18,9 @@ use crate::cli::{ExplainArgs, GlobalArgs, ListFormat};
 use crate::exit::{CommandResult, ExitAnswer};
 use crate::permissions::is_error_kind;
 use crate::printer::Printer;
+
+/// The directory of the bundles of docker's running containers.
+const DOCKER_TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/moby";
 
 pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> CommandResult {
     let (host, config) = open_host(global)?;
@@ -33,7 +37,7 @@ pub fn run(global: &GlobalArgs, args: &ExplainArgs, printer: &mut Printer) -> Co
     let local_host = local_host.for_preview(settings, host.captured_nodes().clone());
     let viewer = Viewer::below(&global.host_root);
     let explanation = explain::explain(&args.bundle, &local_host, &viewer)
-        .map_err(|error| with_advice(error.into()))?;
+        .map_err(|error| with_advice(error.into(), &args.bundle))?;
     let refusal = &explanation.refusal;
     let mut warnings = explanation.warnings.clone();
     if refusal.is_none() {
@@ -79,11 +83,22 @@ fn misspelled_annotations(config: &str) -> Vec<String> {
         .collect()
 }
 
-fn with_advice(error: anyhow::Error) -> anyhow::Error {
+fn with_advice(error: anyhow::Error, bundle: &Path) -> anyhow::Error {
     let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
-    if is_error_kind(error.as_ref(), &kinds) {
-        anyhow!("{error:#}; use the directory that contains the container's config.json")
-    } else {
-        error
+    if !is_error_kind(error.as_ref(), &kinds) {
+        return error;
+    }
+    let advice = "use the directory that contains the container's config.json";
+    // A word without a slash may be the name of a container.
+    match bundle.to_str().filter(|word| !word.contains('/') && !bundle.exists()) {
+        None => anyhow!("{error:#}; {advice}"),
+        Some(name) => {
+            let name = quote_for_shell(name);
+            anyhow!(
+                "{error:#}; {advice}: of a running container of docker \
+                 \"{DOCKER_TASKS}/$(docker inspect -f '{{{{.Id}}}}' {name})\", of podman \
+                 \"$(dirname $(podman inspect -f '{{{{.OCIConfigPath}}}}' {name}))\""
+            )
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use onload_core::claim_uid::ClaimUid;
+use onload_core::class::Class;
 use onload_core::device_id::DeviceId;
 use onload_hooks::moves;
 use onload_host::{drain, leases};
@@ -214,9 +215,11 @@ pub fn release(
         anyhow!("reading device {name:?}: expected CLASS=NAME, for example {example}")
     };
     let (class, device_name) = strip_vendor(name).split_once('=').ok_or_else(read_error)?;
+    let class: Class =
+        class.parse().map_err(|error| anyhow!("reading device {name:?}: {error}"))?;
     let known = entries
         .iter()
-        .filter(|lease| lease.device.class.as_str() == class)
+        .filter(|lease| lease.device.class == class)
         .map(|lease| lease.device.name.as_str());
     let device_name = complete_address(device_name, known)?.unwrap_or(device_name);
     let device: DeviceId = format!("{class}:{device_name}").parse().map_err(|_| read_error())?;

@@ -27,8 +27,6 @@ pub fn run(global: &GlobalArgs, args: &Preview, printer: &mut Printer) -> Comman
 
     print_devices(&inventory.offered_only(), printer)?;
     print_specs(&specs, printer)?;
-    let devices = args.devices.join(" --device ");
-    printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;
     let registry = Registry::from_sources(
         specs
             .into_iter()
@@ -40,6 +38,8 @@ pub fn run(global: &GlobalArgs, args: &Preview, printer: &mut Printer) -> Comman
             .collect(),
     );
     let names = parse_qualified_names(&args.devices, &registry)?;
+    let devices = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" --device ");
+    printer.print(format_args!("\n{HEADING}Container with --device {devices}{HEADING:#}\n"))?;
     let edits = resolve_devices(&registry, &[Path::new(OUTPUT_DIR).to_owned()], &names)?;
     print_edits(&edits, printer)?;
     let next =
