@@ -556,6 +556,8 @@ fn check_does_not_answer_where_something_that_decides_may_not_be_read() {
     }
     let overview = run_with_unreadable(&tree, DEBUGFS, &[]).done().stdout;
     assert!(overview.contains("CDI specs  could not determine whether they are"), "{overview}");
+    let overview = run_with_unreadable(&tree, "/sys/class/net", &[]).done().stdout;
+    assert!(overview.contains(", unknown: nic"), "{overview}");
     run_unprivileged(&tree, &["cdi", "check"]).done();
 }
 
