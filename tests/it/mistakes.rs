@@ -36,7 +36,7 @@ fn a_container_with_an_annotation_and_without_the_runtime_is_answered_with_the_o
     let found = tree.run(&["status", "redis"]).answered_no();
     let wanted = "it requests devices by annotation \"onload.dev/nic\", but its runtime is runc, which does not read that\n";
     assert!(found.stdout.contains(wanted), "{}", found.stdout);
-    let remedy = "request by --device onload.dev/CLASS=NAME, or start it with the runtime onload \
-        (--runtime onload; in a pod, runtimeClassName: onload), which provides the classes in [annotations] allow";
+    let remedy = "request by --device onload.dev/CLASS=NAME; or start it with the runtime onload \
+        (docker run --runtime onload), which provides the classes in [annotations] allow";
     assert!(found.stdout.contains(remedy), "{}", found.stdout);
 }

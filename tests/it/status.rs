@@ -179,7 +179,7 @@ fn one_container_is_named_and_the_exit_status_says_how_it_does() {
     tree.remove("/proc/77/fd/5");
     let run = tree.run(&["status", "redis"]).answered_no();
     assert!(run.stdout.contains("library of another build: "), "{}", run.stdout);
-    assert!(run.stdout.contains("start the container again once onload-ctk"), "{}", run.stdout);
+    assert!(run.stdout.contains("\n      start the container again\n"), "{}", run.stdout);
     // The list as a whole is no question.
     tree.run(&["status"]).done();
 }

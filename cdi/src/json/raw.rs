@@ -1,6 +1,7 @@
 //! The objects and arrays, and the errors of opening them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
@@ -21,13 +22,10 @@ use super::slice::{
 /// unread.
 pub const MAX_VALUES: usize = 100_000;
 
-/// Maximum length in bytes of a string that a program can get: the kernel allows no longer argument
-/// or variable (MAX_ARG_STRLEN). Longer strings can still be passed on unread.
+/// Maximum length in bytes of a string that is read into memory, after decoding (Go's encoding/json
+/// spells `<` with six bytes). The kernel allows no longer argument or variable (MAX_ARG_STRLEN).
+/// Longer strings can still be passed on unread.
 pub const MAX_STRING: usize = 131_072;
-
-/// Maximum length in bytes of a string that is read into memory, as spelled: Go's encoding/json
-/// spells `<` with six bytes.
-const MAX_SPELLING: usize = 6 * MAX_STRING + 2;
 
 /// Maximum length of a key in a message, in characters.
 const MAX_SHOWN: usize = 128;
@@ -87,7 +85,16 @@ pub struct RawObject {
     piece: JsonSlice,
     /// The offset in `piece` of each member's key.
     begins: Arc<Vec<u32>>,
-    is_modified: bool,
+    /// `None` if the object is unchanged.
+    changes: Option<Box<ObjectChanges>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ObjectChanges {
+    /// The current values of changed members, by index; `None` for a removed one.
+    members: BTreeMap<usize, Option<JsonSlice>>,
+    /// New members in order, by the spelling of the key.
+    added: Vec<(String, JsonSlice)>,
 }
 
 /// A JSON array whose elements keep their spelling. A clone shares what was read.
@@ -112,7 +119,7 @@ pub enum ElementChange {
 
 impl Default for RawObject {
     fn default() -> Self {
-        Self { piece: JsonSlice::new("{}"), begins: Arc::default(), is_modified: true }
+        Self { piece: JsonSlice::new("{}"), begins: Arc::default(), changes: Some(Box::default()) }
     }
 }
 
@@ -167,19 +174,23 @@ impl RawObject {
             return Err(RawError::TooLong);
         }
         check_duplicates(text, &begins)?;
-        Ok(Self { begins: Arc::new(begins), piece, is_modified: false })
+        Ok(Self { begins: Arc::new(begins), piece, changes: None })
     }
 
     /// Returns whether anything was set or removed since the object was read.
     #[must_use]
     pub fn is_modified(&self) -> bool {
-        self.is_modified
+        self.changes.is_some()
     }
 
     /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.begins.len()
+        let Some(changes) = &self.changes else {
+            return self.begins.len();
+        };
+        let removed = changes.members.values().filter(|value| value.is_none()).count();
+        self.begins.len() - removed + changes.added.len()
     }
 
     /// Returns whether the object has no members.
@@ -190,7 +201,7 @@ impl RawObject {
 
     /// Iterates over the keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        self.members().map(|(spelling, _)| decode_string(spelling))
+        self.members().map(|member| decode_string(member.spelling()))
     }
 
     /// Iterates over the keys that `is_wanted` accepts and the texts of their values, in order.
@@ -198,44 +209,60 @@ impl RawObject {
         &self,
         is_wanted: impl Fn(&str) -> bool,
     ) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
-        self.members()
-            .map(|(spelling, value)| (decode_string(spelling), value))
-            .filter(move |(key, _)| is_wanted(key))
-    }
-
-    /// Iterates over the spellings of the keys, with quotes, and the texts of the values.
-    fn members(&self) -> impl Iterator<Item = (&str, &str)> {
-        let text = self.piece.as_str();
-        (0..self.begins.len()).map(move |index| {
-            let begin = self.begin(index).unwrap_or_default();
-            (key_spelling(text, begin), text.get(self.range(index)).unwrap_or_default())
+        self.members().filter_map(move |member| {
+            let key = decode_string(member.spelling());
+            is_wanted(&key).then(|| (key, member.value()))
         })
     }
 
-    /// Returns the offset of the key of a member.
+    fn members(&self) -> impl Iterator<Item = MemberRef<'_>> {
+        let changes = self.changes.as_deref();
+        let changed = move |index: usize| changes.and_then(|changes| changes.members.get(&index));
+        let read = (0..self.begins.len()).filter_map(move |index| match changed(index) {
+            None => Some(MemberRef::Read(self, index)),
+            Some(Some(value)) => Some(MemberRef::Changed(self, index, value)),
+            Some(None) => None,
+        });
+        let added = changes.into_iter().flat_map(|changes| &changes.added);
+        read.chain(added.map(|(key, value)| MemberRef::Added(key, value)))
+    }
+
+    /// Returns the offset of the key of a member that was read.
     fn begin(&self, index: usize) -> Option<usize> {
         self.begins.get(index).map(|begin| *begin as usize)
     }
 
-    /// Returns the range of the value of a member.
+    /// Returns the range of the value of a member that was read.
     fn range(&self, index: usize) -> Range<usize> {
         let begin = self.begin(index).unwrap_or_default();
         value_range(self.piece.as_str(), begin, self.begin(index + 1))
     }
 
+    /// Finds the index of a member that was read, even if it has been removed since.
     fn index_of(&self, key: &str) -> Option<usize> {
         let text = self.piece.as_str();
         self.begins.iter().position(|begin| is_key(text, *begin as usize, key))
     }
 
     fn value(&self, key: &str) -> Option<JsonSlice> {
-        Some(self.piece.slice(&self.range(self.index_of(key)?)))
+        let changes = self.changes.as_deref();
+        if let Some(index) = self.index_of(key) {
+            match changes.and_then(|changes| changes.members.get(&index)) {
+                None => return Some(self.piece.slice(&self.range(index))),
+                Some(Some(value)) => return Some(value.clone()),
+                // Removed. It may have been added again.
+                Some(None) => {}
+            }
+        }
+        let (_, value) =
+            changes?.added.iter().find(|(spelling, _)| decode_string(spelling) == key)?;
+        Some(value.clone())
     }
 
     /// Returns whether `key` exists, even with the value `null`.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
-        self.index_of(key).is_some()
+        self.value(key).is_some()
     }
 
     /// Reads the value of `key` as `T`. Returns `None` if it is absent or `null`. Meant for strings,
@@ -306,32 +333,20 @@ impl RawObject {
         self.value(key).filter(|value| value.as_str() != "null")
     }
 
-    /// Sets members, or removes those without a value. New members are added at the end.
-    fn change_members(&mut self, changes: &[(&str, Option<JsonSlice>)]) {
-        let added =
-            changes.iter().filter_map(|(key, value)| Some(key.len() + value.as_ref()?.len()));
-        let mut text = String::with_capacity(self.piece.len() + added.sum::<usize>() + 64);
-        let mut append_member = |spelling: &str, value: &str| {
-            text.push(if text.is_empty() { '{' } else { ',' });
-            text.extend([spelling, ":", value]);
-        };
-        for (spelling, value) in self.members() {
-            let key = decode_string(spelling);
-            match changes.iter().find(|(changed, _)| key == *changed) {
-                Some((_, new_value)) => {
-                    new_value.iter().for_each(|value| append_member(spelling, value.as_str()));
-                }
-                None => append_member(spelling, value),
-            }
+    fn set_piece(&mut self, key: &str, value: JsonSlice) {
+        let index = self.index_of(key);
+        let changes = self.changes.get_or_insert_default();
+        if let Some(index) = index
+            && !matches!(changes.members.get(&index), Some(None))
+        {
+            changes.members.insert(index, Some(value));
+            return;
         }
-        for (key, value) in changes {
-            if let Some(value) = value.as_ref().filter(|_| !self.contains(key)) {
-                append_member(&serde_json::Value::from(*key).to_string(), value.as_str());
-            }
+        let spelled = encode_key(key);
+        match changes.added.iter_mut().find(|(existing, _)| *existing == spelled) {
+            Some((_, existing)) => *existing = value,
+            None => changes.added.push((spelled, value)),
         }
-        self.piece = close(text, "{", '}');
-        self.begins = Arc::new(find_members(self.piece.as_str()));
-        self.is_modified = true;
     }
 
     /// Sets `key` to a serialised value. A new key is added at the end.
@@ -340,50 +355,44 @@ impl RawObject {
     /// [`RawError::Value`] if `value` cannot be expressed in JSON.
     pub fn write<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<(), RawError> {
         let value = to_raw_value(value).map_err(|error| RawError::from(error).with_key(key))?;
-        self.change_members(&[(key, Some(JsonSlice::new(value.get())))]);
+        self.set_piece(key, JsonSlice::new(value.get()));
         Ok(())
     }
 
     /// Sets `key` to an object. An unmodified object that was opened at `key` changes nothing.
     pub fn set_object(&mut self, key: &str, value: &Self) {
-        self.set_objects([(key, value)]);
-    }
-
-    /// Like [`Self::set_object`] for several keys, in one pass.
-    pub(crate) fn set_objects<'a>(
-        &mut self,
-        values: impl IntoIterator<Item = (&'a str, &'a Self)>,
-    ) {
-        let changes: Vec<_> = values
-            .into_iter()
-            .filter(|(key, value)| value.is_modified || !self.contains(key))
-            .map(|(key, value)| (key, Some(value.piece.clone())))
-            .collect();
-        if !changes.is_empty() {
-            self.change_members(&changes);
+        if value.is_modified() || !self.contains(key) {
+            self.set_piece(key, value.to_piece());
         }
     }
 
     /// Sets `key` to an array. An unmodified array that was opened at `key` changes nothing.
     pub fn set_array(&mut self, key: &str, value: &RawArray) {
         if value.is_modified() || !self.contains(key) {
-            self.change_members(&[(key, Some(value.to_piece()))]);
+            self.set_piece(key, value.to_piece());
         }
     }
 
     /// Removes `key`. Returns whether it existed.
     pub fn remove(&mut self, key: &str) -> bool {
-        let is_removed = self.contains(key);
-        if is_removed {
-            self.change_members(&[(key, None)]);
+        if !self.contains(key) {
+            return false;
         }
-        is_removed
+        let index = self.index_of(key);
+        let changes = self.changes.get_or_insert_default();
+        let spelled = encode_key(key);
+        changes.added.retain(|(existing, _)| *existing != spelled);
+        if let Some(index) = index {
+            changes.members.insert(index, None);
+        }
+        true
     }
 
     /// Rejects keys that differ from one of `known` only in case, as Go's encoding/json folds it
     /// (fold.go): U+017F counts as an `s` there, and U+212A as a `k`.
     pub fn refuse_case_variants(&self, known: &[&'static str]) -> Result<(), RawError> {
-        for (spelling, _) in self.members() {
+        for member in self.members() {
+            let spelling = member.spelling();
             // An ASCII key without escapes has the same length in either case.
             let is_plain = plain_content(spelling).is_some_and(str::is_ascii);
             if is_plain && known.iter().all(|meant| meant.len() + 2 != spelling.len()) {
@@ -399,14 +408,66 @@ impl RawObject {
         Ok(())
     }
 
+    /// Returns the object's JSON form, which is copied only if it was changed.
+    fn to_piece(&self) -> JsonSlice {
+        let Some(changes) = &self.changes else {
+            return self.piece.clone();
+        };
+        // The exact size is computed first, so that the text is allocated once.
+        let mut size = self.piece.len();
+        for (key, value) in &changes.added {
+            size += key.len() + value.len() + 2;
+        }
+        for (index, value) in &changes.members {
+            size -= self.range(*index).len();
+            size += value.as_ref().map_or(0, JsonSlice::len);
+        }
+        let mut text = String::with_capacity(size);
+        for member in self.members() {
+            text.push(if text.is_empty() { '{' } else { ',' });
+            text.push_str(member.spelling());
+            text.push(':');
+            text.push_str(member.value());
+        }
+        close(text, "{", '}')
+    }
+
+    /// Returns the text of a value that was read.
+    fn text_at(&self, index: usize) -> &str {
+        self.piece.as_str().get(self.range(index)).unwrap_or_default()
+    }
+
     /// Returns the object's JSON form.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.piece.clone().into_bytes()
+        self.to_piece().into_bytes()
+    }
+}
+
+/// A current member of an object.
+enum MemberRef<'a> {
+    Read(&'a RawObject, usize),
+    Changed(&'a RawObject, usize, &'a JsonSlice),
+    Added(&'a str, &'a JsonSlice),
+}
+
+impl<'a> MemberRef<'a> {
+    /// Returns the spelling of the key, with quotes.
+    fn spelling(&self) -> &'a str {
+        match *self {
+            Self::Read(object, index) | Self::Changed(object, index, _) => {
+                let begin = object.begin(index).unwrap_or_default();
+                key_spelling(object.piece.as_str(), begin)
+            }
+            Self::Added(spelling, _) => spelling,
+        }
     }
 
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.piece.into_bytes()
+    fn value(&self) -> &'a str {
+        match *self {
+            Self::Read(object, index) => object.text_at(index),
+            Self::Changed(_, _, value) | Self::Added(_, value) => value.as_str(),
+        }
     }
 }
 
@@ -486,28 +547,29 @@ impl RawArray {
         &mut self,
         mut change: impl FnMut(&str) -> Result<ElementChange, RawError>,
     ) -> Result<(), RawError> {
-        let mut text = String::with_capacity(self.max_size());
-        let mut is_modified = false;
+        let mut text: Option<String> = None;
         for (index, element) in self.iter().enumerate() {
-            match change(element).map_err(|error| error.with_key(format!("[{index}]")))? {
-                ElementChange::Keep => {
-                    append(&mut text, element);
-                    continue;
-                }
-                ElementChange::Drop => {}
-                ElementChange::Replace(value) => append(&mut text, value.get()),
+            let change = change(element).map_err(|error| error.with_key(format!("[{index}]")))?;
+            if text.is_none() && !matches!(change, ElementChange::Keep) {
+                let mut copied = String::with_capacity(self.max_size() + 4096);
+                self.iter().take(index).for_each(|element| append(&mut copied, element));
+                text = Some(copied);
             }
-            is_modified = true;
+            match (&mut text, change) {
+                (None, _) | (_, ElementChange::Drop) => {}
+                (Some(text), ElementChange::Keep) => append(text, element),
+                (Some(text), ElementChange::Replace(value)) => append(text, value.get()),
+            }
         }
-        if is_modified {
-            *self = Self { piece: close(text, "[", ']'), added: Vec::new(), is_modified };
+        if let Some(text) = text {
+            *self = Self { piece: close(text, "[", ']'), added: Vec::new(), is_modified: true };
         }
         Ok(())
     }
 
     /// Adds an object at the end.
     pub fn push_object(&mut self, object: &RawObject) {
-        self.push_piece(object.piece.clone());
+        self.push_piece(object.to_piece());
     }
 
     fn push_piece(&mut self, value: JsonSlice) {
@@ -595,7 +657,7 @@ fn read_text<T: DeserializeOwned>(text: &str) -> Result<T, RawError> {
         if count > MAX_VALUES {
             return Err(RawError::TooMany);
         }
-        if longest > MAX_SPELLING {
+        if longest > MAX_STRING {
             return Err(RawError::LongString);
         }
     }
@@ -619,6 +681,10 @@ fn fold_case(letter: char) -> char {
         '\u{212a}' => 'k',
         letter => letter.to_ascii_lowercase(),
     }
+}
+
+fn encode_key(key: &str) -> String {
+    serde_json::Value::from(key).to_string()
 }
 
 /// Checks an object, and returns the offset of each key in `text`.

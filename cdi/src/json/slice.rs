@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use memchr::memchr2;
 
+const BLANKS: [u8; 8] = [b' '; 8];
+
 /// A piece of a JSON text. A clone shares the text, so a piece costs 32 bytes whatever its length.
 #[derive(Clone)]
 pub(crate) struct JsonSlice {
@@ -161,14 +163,15 @@ pub(crate) fn plain_content(spelling: &str) -> Option<&str> {
 }
 
 /// Returns an upper bound for the number of nested values at any depth, and the length in bytes of
-/// the longest string as spelled, with its quotes.
+/// the longest decoded string.
 pub(crate) fn measure(text: &str) -> (usize, usize) {
     let bytes = text.as_bytes();
     let (mut offset, mut count, mut longest) = (0, 0, 0);
     while let Some(byte) = bytes.get(offset) {
         if *byte == b'"' {
             let end = string_end(bytes, offset);
-            longest = longest.max(end - offset);
+            let inner = bytes.get(offset + 1..end - 1).unwrap_or_default();
+            longest = longest.max(decoded_len(inner));
             offset = end;
         } else {
             count += usize::from(matches!(byte, b',' | b'{' | b'['));
@@ -176,6 +179,31 @@ pub(crate) fn measure(text: &str) -> (usize, usize) {
         }
     }
     (count, longest)
+}
+
+/// Returns the decoded length in bytes of the text between the quotes of a string.
+fn decoded_len(inner: &[u8]) -> usize {
+    let (mut offset, mut length) = (0, 0);
+    while let Some(byte) = inner.get(offset) {
+        let (spelled, read) = match (byte, inner.get(offset + 1)) {
+            (b'\\', Some(b'u')) => (6, escape_len(inner.get(offset + 2..).unwrap_or_default())),
+            (b'\\', _) => (2, 1),
+            _ => (1, 1),
+        };
+        offset += spelled;
+        length += read;
+    }
+    length
+}
+
+/// Returns the length in UTF-8 of the escape with these hexadecimal digits. A surrogate is half of a
+/// four-byte character.
+fn escape_len(digits: &[u8]) -> usize {
+    match digits {
+        [b'0', b'0', b'0'..=b'7', ..] => 1,
+        [b'0', b'0'..=b'7', ..] | [b'd' | b'D', b'8' | b'9' | b'a'..=b'f' | b'A'..=b'F', ..] => 2,
+        _ => 3,
+    }
 }
 
 /// Returns the offset of the next value, after white space and the separator.
@@ -214,6 +242,12 @@ fn container_end(bytes: &[u8], begin: usize) -> usize {
             b'{' | b'[' => depth += 1,
             b'}' | b']' if depth <= 1 => return offset + 1,
             b'}' | b']' => depth -= 1,
+            // An indented text is mostly blanks.
+            b' ' => {
+                while bytes.get(offset + 1..offset + 1 + BLANKS.len()) == Some(&BLANKS) {
+                    offset += BLANKS.len();
+                }
+            }
             _ => {}
         }
         offset += 1;

@@ -1,7 +1,7 @@
 //! Reads and edits the parts of an OCI configuration.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -309,13 +309,17 @@ impl OciConfig {
             ("annotations", self.annotations),
         ];
         let mut root = self.root;
-        root.set_objects(parts.iter().filter_map(|(key, part)| Some((*key, part.as_ref()?))));
+        for (key, part) in parts {
+            if let Some(part) = part {
+                root.set_object(key, &part);
+            }
+        }
         if self.mounts_changed {
             let mut mounts = RawArray::new();
             self.mounts.iter().for_each(|mount| mounts.push_object(&mount.0));
             root.set_array("mounts", &mounts);
         }
-        root.into_bytes()
+        root.to_bytes()
     }
 
     /// Returns `process`, if it exists.
@@ -528,29 +532,28 @@ impl OciConfig {
     pub fn set_devices(&mut self, devices: &[OciDevice]) -> Result<(), OciConfigError> {
         self.edit_linux(|linux| {
             let mut list = linux.array("devices")?.unwrap_or_default();
-            let read_path = field_reader("path");
-            let mut paths: Vec<Option<String>> = Vec::new();
-            for (index, element) in list.iter().enumerate() {
-                let located = |error: RawError| error.with_key(format!("[{index}]"));
-                let path = read_path(element).map_err(located);
-                paths.push(path.map_err(|error| error.with_key("devices"))?);
-            }
-            let present = paths.len();
-            let mut replaced = BTreeSet::new();
+            let mut paths: BTreeMap<&str, SamePathDevices> = BTreeMap::new();
             for device in devices {
-                let is_at_path = |index: &usize| paths[*index].as_ref() == Some(&device.path);
-                replaced.extend(
-                    (0..paths.len()).find(|index| is_at_path(index) && !replaced.contains(index)),
-                );
-                paths.push(Some(device.path.clone()));
+                paths.entry(&device.path).or_default().later += 1;
             }
-            let mut index = 0..;
-            list.edit_elements(|_| match index.next() {
-                Some(index) if replaced.contains(&index) => Ok(ElementChange::Drop),
-                _ => Ok(ElementChange::Keep),
-            })?;
-            for (device, index) in devices.iter().zip(present..) {
-                if !replaced.contains(&index) {
+            let read_path = field_reader("path");
+            list.edit_elements(|element| {
+                let path = read_path(element)?;
+                match path.and_then(|path| paths.get_mut(path.as_str())) {
+                    Some(same) if same.removed < same.later => {
+                        same.removed += 1;
+                        Ok(ElementChange::Drop)
+                    }
+                    _ => Ok(ElementChange::Keep),
+                }
+            })
+            .map_err(|error| error.with_key("devices"))?;
+            for device in devices {
+                let same = paths.entry(&device.path).or_default();
+                same.later -= 1;
+                // Every later device at this path removes one before it: existing devices first, then
+                // those added here.
+                if same.later < same.removed.max(1) {
                     list.push_value(device)?;
                 }
             }
@@ -830,4 +833,13 @@ fn replace<T: Serialize>(
     }
     object.set_array(key, &array);
     Ok(())
+}
+
+/// Counts the devices at one path.
+#[derive(Default)]
+struct SamePathDevices {
+    /// New devices that have not been added yet.
+    later: usize,
+    /// Existing devices that were removed.
+    removed: usize,
 }

@@ -565,7 +565,7 @@ fn a_ticket_that_was_guessed_or_is_old_is_refused_and_gives_nothing() {
     }
     sandbox.file(&file, &whole);
     let message = refusal(&sandbox, &by_ticket(&new), &none);
-    assert!(message.contains("may have been accessed by other users"), "{message}");
+    assert!(message.contains("other users may have accessed it"), "{message}");
     for bad in ["", "0f", &"0F".repeat(16), "../../../etc/passwd", &"0".repeat(65_536)] {
         let message = refusal(&sandbox, &format!("ticket:{bad}"), &none);
         assert!(message.contains("ONLOAD_CTK_REQUEST contains no ticket"), "{message}");

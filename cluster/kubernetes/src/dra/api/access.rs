@@ -132,7 +132,7 @@ impl TlsFiles {
         let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .with_context(read_context("versions of TLS"))?
+            .context("reading versions of TLS for the API server")?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(ServerVerifier { authorities, algorithms }));
         Ok(match &self.client {
@@ -147,10 +147,6 @@ impl TlsFiles {
 }
 
 /// Returns the context of an error.
-pub(super) fn read_context(what: &str) -> impl Fn() -> String + Copy {
-    move || format!("reading {what} for the API server")
-}
-
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {} for the API server", path.display()))
 }

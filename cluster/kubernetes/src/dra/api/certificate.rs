@@ -6,19 +6,18 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
 
-use super::access::read_context;
 use super::server_verifier::parse_as_authority;
 
 /// Fails if the key is not that of the certificate, for example while only one of the files is renewed.
 pub(super) fn load_certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey> {
     let chain = CertificateDer::pem_slice_iter(certificate)
         .collect::<Result<Vec<_>, _>>()
-        .with_context(read_context("the client's certificate"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).with_context(read_context("the client's key"))?;
-    let context = read_context("the client's certificate and key");
-    let key =
-        aws_lc_rs::default_provider().key_provider.load_private_key(key).with_context(context)?;
-    check_pair(&chain, key.as_ref()).with_context(context)?;
+        .context("reading the client's certificate for the API server")?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .context("reading the client's key for the API server")?;
+    let context = "reading the client's certificate and key for the API server";
+    let key = aws_lc_rs::default_provider().key_provider.load_private_key(key).context(context)?;
+    check_pair(&chain, key.as_ref()).context(context)?;
     Ok(CertifiedKey::new(chain, key))
 }
 
@@ -72,9 +71,9 @@ mod tests {
         let broken = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n";
         let key = file("server.key");
         for (certificate, key, why) in [
-            (broken, key.as_str(), "reading the client's certificate"),
-            ("", "no key", "reading the client's key"),
-            (&file("ca.crt"), &key, "reading the client's certificate and key"),
+            (broken, key.as_str(), "reading the client's certificate for the API server"),
+            ("", "no key", "reading the client's key for the API server"),
+            (&file("ca.crt"), &key, "reading the client's certificate and key for the API server"),
         ] {
             let error = open(certificate, key);
             assert!(error.starts_with(&format!("{why} for")), "{error}");
