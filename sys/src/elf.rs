@@ -45,6 +45,8 @@ const MAX_TEXT_BYTES: usize = 2 * 1024 * 1024;
 
 /// Size of a block in bytes.
 const BLOCK_BYTES: u64 = 4 * 1024;
+/// Limit for a read that is served from the cache, in bytes.
+const MAX_CACHED_READ: usize = BLOCK_BYTES as usize;
 /// Limit for the blocks that are read of one file; a libc takes about ten.
 const MAX_BLOCKS: usize = 512;
 /// Limit for the bytes that are read of one file; a libc takes about 20000.
@@ -266,6 +268,12 @@ impl<'a> BlockReader<'a> {
         let (blocks_left, bytes_left) = (MAX_BLOCKS, MAX_BYTES);
         BlockReader { file, length, position: 0, blocks, blocks_left, bytes_left }
     }
+
+    fn read_file(&mut self, buffer: &mut [u8], position: u64) -> Result<usize, ()> {
+        let blocks = buffer.len().div_ceil(MAX_CACHED_READ);
+        self.blocks_left = self.blocks_left.checked_sub(blocks).ok_or(())?;
+        self.file.read_at(buffer, position).map_err(|_| ())
+    }
 }
 
 impl ReadCacheOps for BlockReader<'_> {
@@ -281,18 +289,24 @@ impl ReadCacheOps for BlockReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
         let within = self.position % BLOCK_BYTES;
         let start = self.position - within;
-        if !self.blocks.contains_key(&start) {
-            self.blocks_left = self.blocks_left.checked_sub(1).ok_or(())?;
-            let mut block = vec![0; BLOCK_BYTES as usize];
-            let count = self.file.read_at(&mut block, start).map_err(|_| ())?;
-            block.truncate(count);
-            self.blocks.insert(start, block);
-        }
-        let within = usize::try_from(within).map_err(|_| ())?;
-        let rest =
-            self.blocks.get(&start).and_then(|block| block.get(within..)).unwrap_or_default();
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
+        let is_known = self.blocks.contains_key(&start);
+        let count = if !is_known && buffer.len() >= MAX_CACHED_READ {
+            // A table or segment that is read once.
+            self.read_file(buffer, self.position)?
+        } else {
+            if !is_known {
+                let mut block = vec![0; MAX_CACHED_READ];
+                let count = self.read_file(&mut block, start)?;
+                block.truncate(count);
+                self.blocks.insert(start, block);
+            }
+            let within = usize::try_from(within).map_err(|_| ())?;
+            let rest =
+                self.blocks.get(&start).and_then(|block| block.get(within..)).unwrap_or_default();
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            count
+        };
         self.bytes_left = self.bytes_left.checked_sub(count).ok_or(())?;
         self.position += u64::try_from(count).map_err(|_| ())?;
         Ok(count)

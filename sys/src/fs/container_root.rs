@@ -23,6 +23,9 @@ use rustix::io::Errno;
 /// Limit for the components of one path that are left to walk, with links expanded; PATH_MAX allows half as many.
 const MAX_COMPONENTS: usize = 4096;
 
+/// Limit for the components that are looked up with one system call.
+const MAX_COMPONENTS_AT_ONCE: usize = 32;
+
 /// Limit for the components that are looked up in one root, for all paths together. A container has a few dozen mounts,
 /// and links that lead up and down again could turn each into a hundred thousand lookups.
 const MAX_LOOKUPS: usize = 50_000;
@@ -156,6 +159,46 @@ impl ContainerRoot {
         Ok((File::from(file), size))
     }
 
+    /// Returns the path of `pending` below `dir`, which is `current`, if no link and no `..` is on it. Takes one system
+    /// call instead of three for each component.
+    ///
+    /// Uses at most as many lookups as walking would. A failed attempt is free: there is one for each path and for each
+    /// link, and walking these uses a lookup.
+    fn find_without_links(
+        &self,
+        dir: BorrowedFd<'_>,
+        current: &ContainerPath,
+        pending: &[OsString],
+        is_mounted: &dyn Fn(&ContainerPath) -> bool,
+    ) -> Option<ContainerPath> {
+        if pending.is_empty() || pending.len() > MAX_COMPONENTS_AT_ONCE {
+            return None;
+        }
+        let (mut found, mut visible) = (current.clone(), PathBuf::new());
+        let mut is_blind = false;
+        for name in pending.iter().rev() {
+            if name == ".." || name.as_bytes().contains(&0) {
+                return None;
+            }
+            found.push(name);
+            if !is_blind {
+                visible.push(name);
+                is_blind = is_mounted(&found);
+            }
+        }
+        if found.0.len() > PATH_MAX {
+            return None;
+        }
+        let flags = self.step | ResolveFlags::NO_SYMLINKS;
+        let lookups = match open_resolved(dir, &visible, OFlags::PATH, flags) {
+            Ok(_) => visible.iter().count(),
+            Err(Errno::NOENT | Errno::NOTDIR) => 1,
+            Err(_) => return None,
+        };
+        self.lookups_left.set(self.lookups_left.get().checked_sub(lookups)?);
+        Some(found)
+    }
+
     fn lookup(&self, path: &Path, more: ResolveFlags) -> Result<OwnedFd, Errno> {
         open_in_root(&self.fd, path, OFlags::PATH, more)
     }
@@ -196,6 +239,12 @@ impl ContainerPath {
         // One descriptor per component of `current`. Empty once no further component can be looked up.
         let mut parents: Vec<OwnedFd> = Vec::new();
         let mut is_blind = root.is_none() || is_mounted(&current);
+        if let Some(root) = root.filter(|_| !is_blind)
+            && let Some(found) =
+                root.find_without_links(root.as_fd(), &current, &pending, is_mounted)
+        {
+            return Ok(found);
+        }
         while let Some(name) = pending.pop() {
             if name == ".." {
                 if is_blind {
@@ -235,6 +284,13 @@ impl ContainerPath {
                         is_blind = is_mounted(&current);
                     }
                     pending.extend(reversed_components(&target));
+                    let dir = parents.last().map_or(root.as_fd(), AsFd::as_fd);
+                    if !is_blind
+                        && let Some(found) =
+                            root.find_without_links(dir, &current, &pending, is_mounted)
+                    {
+                        return Ok(found);
+                    }
                 }
                 Component::Other(fd) => {
                     current.push(&name);
@@ -558,11 +614,10 @@ mod tests {
         let existing = Path::new("/usr/lib");
         let open = root.open();
         let resolve = |path: &Path| ContainerPath::resolve(Some(&open), path, &|_| false);
-        // A missing component is the last one that is looked up.
-        for _ in 0..MAX_LOOKUPS / 3 {
+        for _ in 0..MAX_LOOKUPS - 3 {
             resolve(&missing).unwrap();
         }
         assert_eq!(resolve(existing).unwrap().to_path(), existing);
-        assert!(resolve(existing).is_err(), "no lookup is left");
+        assert!(resolve(existing).is_err(), "one lookup is left for two directories");
     }
 }

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 use rustix::io::Errno;
@@ -98,6 +99,8 @@ impl TrustedOwners {
 #[derive(Debug)]
 pub struct TrustedTree {
     root: OwnedFd,
+    /// Whether the root has been checked, which is necessary only once for all paths.
+    is_checked: AtomicBool,
     owners: TrustedOwners,
 }
 
@@ -144,7 +147,7 @@ impl TrustedTree {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty())
             .map_err(|error| open_error(root.to_owned(), error))?;
-        Ok(TrustedTree { root, owners })
+        Ok(TrustedTree { root, is_checked: AtomicBool::new(false), owners })
     }
 
     pub fn open(&self, path: &Path) -> Result<TrustedFile, TrustError> {
@@ -201,7 +204,10 @@ impl TrustedTree {
         // The parent directories, so that `..` needs no lookup, and whether other users may create entries in them.
         let mut parents: Vec<(OwnedFd, bool)> = Vec::new();
         let mut current = PathBuf::from("/");
-        check_owner_and_mode(&self.owners, &current, &stat_of(&self.root, &current)?)?;
+        if !self.is_checked.load(Ordering::Relaxed) {
+            check_owner_and_mode(&self.owners, &current, &stat_of(&self.root, &current)?)?;
+            self.is_checked.store(true, Ordering::Relaxed);
+        }
         while let Some(name) = pending.pop() {
             if name == ".." {
                 parents.pop();
