@@ -76,7 +76,7 @@ mod tests {
             (&file("ca.crt"), &key, "reading the client's certificate and key for the API server"),
         ] {
             let error = open(certificate, key);
-            assert!(error.starts_with(&format!("{why} for")), "{error}");
+            assert!(error.starts_with(why), "{error}");
         }
     }
 }
